@@ -1,0 +1,118 @@
+"""The control channel: one bound PULL socket per worker, one PUSH socket per peer.
+
+Owned and used by the scheduler thread alone: a non-blocking receive on an idle socket
+costs about a microsecond, so a thread of its own would only add a queue, a wake-up and
+a thread that can die. libzmq's own queues are the bounded buffers on both sides.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, OrderedDict
+from typing import Iterator, Tuple
+
+import zmq
+
+from sglang.srt.utils.network import NetworkAddress, restrict_zmq_peers
+
+from .messages import MAX_FRAME_BYTES, FrameError, Message, decode, encode
+
+logger = logging.getLogger(__name__)
+
+RECEIVE_HIGH_WATER_MARK = 8192  # frames
+SEND_HIGH_WATER_MARK = 1024  # frames per peer
+MAX_PEERS = 256
+MAX_FRAMES_PER_POLL = 512
+
+
+class HandoffChannel:
+    """Bounded, non-blocking, at-most-once. Loss is the machines' business."""
+
+    def __init__(self, host: str, accepts: Tuple[type, ...]) -> None:
+        """Bind to a random port of ``host``, the address of this worker's KV sockets.
+
+        Args:
+            accepts: message types that this role may receive.
+
+        Raises:
+            zmq.ZMQError: no port can be bound.
+        """
+        self._accepts = accepts
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.PULL)
+        self._socket.set(zmq.RCVHWM, RECEIVE_HIGH_WATER_MARK)
+        self._socket.set(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
+        self._socket.set(zmq.LINGER, 0)
+        restrict_zmq_peers(self._context, self._socket)
+        address = NetworkAddress(host, 0)
+        if address.is_ipv6:
+            self._socket.set(zmq.IPV6, 1)
+        port = self._socket.bind_to_random_port(address.to_tcp().rsplit(":", 1)[0])
+        self.endpoint = NetworkAddress(host, port).to_tcp()
+        self._peers: OrderedDict[str, zmq.Socket] = OrderedDict()
+        self.sent: Counter[str] = Counter()
+        self.received: Counter[str] = Counter()
+        self.dropped: Counter[str] = Counter()  # by reason
+
+    def receive(self) -> Iterator[Message]:
+        """Messages that have arrived, at most MAX_FRAMES_PER_POLL a call. Never blocks or raises
+        for what a peer sent: a bad frame is counted in ``dropped``, logged once per reason."""
+        for _ in range(MAX_FRAMES_PER_POLL):
+            try:
+                frames = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            try:
+                if len(frames) != 1:
+                    raise FrameError("size", f"{len(frames)} parts")
+                message = decode(frames[0])
+                if not isinstance(message, self._accepts):
+                    raise FrameError("role", type(message).__name__)
+            except FrameError as e:
+                self.drop(e.reason, str(e))
+                continue
+            self.received[type(message).__name__] += 1
+            yield message
+
+    def send(self, endpoint: str, message: Message) -> None:
+        """Queue ``message`` for ``endpoint``; counted as dropped when the queue is full."""
+        try:
+            self._peer(endpoint).send(encode(message), zmq.NOBLOCK)
+        except zmq.Again:
+            self.drop("send_queue_full", endpoint)
+        except zmq.ZMQError as e:
+            self.drop("unreachable", f"{endpoint}: {e}")
+        else:
+            self.sent[type(message).__name__] += 1
+
+    def drop(self, reason: str, detail: str = "") -> None:
+        """Count something that was not obeyed; log the first of each reason."""
+        self.dropped[reason] += 1
+        if self.dropped[reason] == 1:
+            logger.warning(
+                "Handoff control message dropped (%s): %s. Counted from now on, not logged.",
+                reason,
+                detail,
+            )
+
+    def close(self) -> None:
+        for socket in self._peers.values():
+            socket.close()
+        self._peers.clear()
+        self._socket.close()
+        self._context.term()
+
+    def _peer(self, endpoint: str) -> zmq.Socket:
+        socket = self._peers.get(endpoint)
+        if socket is None:
+            if len(self._peers) >= MAX_PEERS:
+                self._peers.popitem(last=False)[1].close()
+            socket = self._context.socket(zmq.PUSH)
+            socket.set(zmq.SNDHWM, SEND_HIGH_WATER_MARK)
+            socket.set(zmq.LINGER, 0)
+            if "[" in endpoint:
+                socket.set(zmq.IPV6, 1)
+            socket.connect(endpoint)
+            self._peers[endpoint] = socket
+        self._peers.move_to_end(endpoint)
+        return socket

@@ -1,0 +1,393 @@
+"""D's side of one handoff.
+
+    OFFERED -> RELAYING             P's Open
+    RELAYING -> REPLAYING           the prompt KV is here
+    REPLAYING -> SEALING            one more round would catch up
+    RELAYING, REPLAYING, SEALING -> DRAINING    the log's end is known
+    DRAINING -> OWNER               all but the last entry are replayed
+    any but OWNER -> RELAY_ONLY     KV transfer or replay failed; P goes on
+    any -> FINISHED | ABORTED
+
+D is the only writer to the client, so a lost, late or repeated message can delay a
+token, never double or drop one. Entry t(b) is not replayed: it is the input of D's
+first own decode step. A method returns the messages to send and takes the time as an
+argument; an event that doesn't fit the state changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from enum import Enum
+from typing import List, Optional, Tuple
+
+from .log import HandoffLog, LogConflict, LogGap
+from .messages import (
+    Abort,
+    AbortReason,
+    Ack,
+    Append,
+    Commit,
+    EndReason,
+    Message,
+    Open,
+    Resume,
+    Sealed,
+    SealRequest,
+)
+from .timing import Timing
+
+
+class DecodeState(Enum):
+    OFFERED = "offered"
+    RELAYING = "relaying"
+    REPLAYING = "replaying"
+    SEALING = "sealing"
+    DRAINING = "draining"
+    OWNER = "owner"
+    RELAY_ONLY = "relay_only"
+    FINISHED = "finished"
+    ABORTED = "aborted"
+
+
+LISTENING_STATES = frozenset(
+    {
+        DecodeState.RELAYING,
+        DecodeState.REPLAYING,
+        DecodeState.SEALING,
+        DecodeState.DRAINING,
+        DecodeState.RELAY_ONLY,
+    }
+)
+REPLAY_STATES = frozenset(
+    {DecodeState.REPLAYING, DecodeState.SEALING, DecodeState.DRAINING}
+)
+TERMINAL_STATES = frozenset(
+    {DecodeState.OWNER, DecodeState.FINISHED, DecodeState.ABORTED}
+)
+
+
+class DecodeMachine:
+    """The log's consumer. One per offer."""
+
+    def __init__(
+        self,
+        *,
+        room: int,
+        nonce: bytes,
+        prompt_len: int,
+        fingerprint: bytes,
+        vocab_size: int,
+        timing: Timing,
+        seal_lag: int = 8,
+        max_rounds_before_seal: int = 4,
+    ) -> None:
+        """Args:
+        prompt_len: tokens.
+        seal_lag: ask for the seal when at most this many entries are left to replay, in tokens.
+        max_rounds_before_seal: ask for it after so many replay rounds in any case, since a
+            live producer appends during every round.
+        """
+        self.room, self.nonce, self.timing = room, nonce, timing
+        self.prompt_len, self.fingerprint, self.vocab_size = (
+            prompt_len,
+            fingerprint,
+            vocab_size,
+        )
+        self.seal_lag, self.max_rounds_before_seal = seal_lag, max_rounds_before_seal
+        self.log = HandoffLog()
+        self.state = DecodeState.OFFERED
+        self.term = 0
+        self.peer_endpoint: Optional[str] = None
+        self.cached_tokens = 0
+        self.prefill_us = 0
+        self.relayed = 0  # entries given to the client
+        self.replayed = 0  # entries whose KV is rebuilt
+        self.rounds = 0
+        self.alone = False  # took over without a seal
+        self.kv_here = False
+        self.abort_reason: Optional[AbortReason] = None
+        self.end_reason: Optional[EndReason] = None
+        self.rejected: Counter[str] = Counter()
+        self._round_to: Optional[int] = None  # end of the replay round in flight
+        self._heard_at = 0.0
+        self._asked_at: Optional[float] = None
+        self._sent_at = 0.0
+        self._echoed_at = 0.0  # when P's lease was last renewed
+        self._sealed: Optional[Sealed] = None
+        self._slot = True
+
+    # ------------------------------------------------------------------ queries
+    @property
+    def done(self) -> bool:
+        return self.state in TERMINAL_STATES
+
+    @property
+    def boundary(self) -> Optional[int]:
+        """Length b at which the log ended, in tokens; D's own first token is b + 1."""
+        return self.log.closed_at
+
+    @property
+    def lag(self) -> int:
+        """Entries that a takeover here would still have to replay: all but the last one."""
+        return max(0, len(self.log) - 1 - self.replayed)
+
+    @property
+    def replay_in_flight(self) -> bool:
+        return self._round_to is not None
+
+    def hopeless(self, now: float) -> bool:
+        """Nobody will generate the rest: the request must end in an error.
+
+        Either the logs disagree after tokens were relayed, or P was to go on alone and has
+        ended its log or fallen silent.
+        """
+        if self.state is DecodeState.ABORTED:
+            return self.relayed > 0
+        if self.state is not DecodeState.RELAY_ONLY:
+            return False
+        ended = self.log.complete and self.relayed == len(self.log)
+        return ended or now - self._heard_at >= self.timing.silence
+
+    # ------------------------------------------------------------ what to do next
+    def take_relay(self) -> List[int]:
+        """Entries that the client has not seen, each returned exactly once, in order."""
+        if self.state not in LISTENING_STATES:
+            return []
+        start, self.relayed = self.relayed + 1, len(self.log)
+        return self.log.slice(start, self.relayed + 1)
+
+    def replay_range(self, limit: int) -> Optional[Tuple[int, int]]:
+        """The next round as (first, last) entry, at most ``limit`` tokens, or None.
+
+        Only relayed entries are replayed: the caller rebuilds KV from the request's output.
+        """
+        if self.state not in REPLAY_STATES or self.replay_in_flight:
+            return None
+        # Close to the seal one round does it all: a round begun now would only delay it.
+        if self.lag <= self.seal_lag and not self.log.complete:
+            return None
+        last = min(self.relayed, len(self.log)) - 1
+        if last <= self.replayed or limit < 1:
+            return None
+        return self.replayed + 1, min(last, self.replayed + limit)
+
+    # ------------------------------------------------------------------- events
+    def kv_arrived(self, now: float) -> List[Message]:
+        """The prompt KV is complete. Idempotent."""
+        if self.kv_here or self.done:
+            return []
+        self.kv_here = True
+        if self.state is DecodeState.OFFERED:
+            # Waiting for P would now cost more than it gains.
+            return self.abort(now, AbortReason.NOT_OPENED)
+        if self.state is DecodeState.RELAYING:
+            self.state = DecodeState.REPLAYING
+        return self._advance(now)
+
+    def slot_free(self, now: float, free: bool) -> List[Message]:
+        """Whether D could run the request at once. The seal is not asked for until it can:
+        nobody would generate while it waits."""
+        self._slot = free
+        return self._advance(now)
+
+    def kv_failed(self, now: float) -> bool:
+        """The prompt KV will not arrive. True if P goes on and D keeps relaying."""
+        if self.state is DecodeState.RELAY_ONLY:
+            return True
+        if self.state not in LISTENING_STATES or self.kv_here:
+            return False
+        self.state = DecodeState.RELAY_ONLY
+        return True
+
+    def round_started(self, last: int) -> None:
+        """A replay round up to entry ``last`` is launched."""
+        if self.replay_in_flight or not self.replayed < last < len(self.log):
+            raise ValueError(f"replay round to {last}: replayed {self.replayed}, log {len(self.log)}")
+        self._round_to = last
+
+    def round_done(self, now: float) -> List[Message]:
+        """The round in flight has written its KV."""
+        if self._round_to is None:
+            raise ValueError("no replay round in flight")
+        self.replayed, self._round_to = self._round_to, None
+        self.rounds += 1
+        return self._advance(now)
+
+    def finished(self, now: float) -> List[Message]:
+        """A relayed token has ended the request, by D's stop rules."""
+        if self.done:
+            return []
+        self.state = DecodeState.FINISHED
+        self._sent_at = now
+        return [Abort(self.room, self.nonce, AbortReason.DONE)]
+
+    def abort(self, now: float, reason: AbortReason) -> List[Message]:
+        """D gives up the handoff, or the request."""
+        if self.done:
+            return []
+        self.state, self.abort_reason = DecodeState.ABORTED, reason
+        self._sent_at = now
+        return [Abort(self.room, self.nonce, reason)]
+
+    def resume(self, now: float) -> List[Message]:
+        """D can't take over: P generates again and D relays to the end. The caller has
+        waited for the round in flight."""
+        if self.state is not DecodeState.DRAINING or self.alone or self._sealed is None:
+            return []
+        if self._sealed.reason is not EndReason.SEAL:
+            return []
+        self.term += 1
+        self.log.reopen()
+        self._sealed = self.end_reason = None
+        self.state = DecodeState.RELAY_ONLY
+        return self._resume_message(now)
+
+    def tick(self, now: float) -> List[Message]:
+        """Resends, and the way out when P is silent."""
+        if self.done or self.state is DecodeState.OFFERED:
+            return []
+        if self._p_has_stopped(now):
+            return self._take_over_alone(now)
+        if now - self._sent_at < self.timing.resend:
+            return []
+        if self.state is DecodeState.SEALING:
+            return self._ask_seal(now)
+        if self.state is DecodeState.RELAY_ONLY and self.term > 1 and not self.log.complete:
+            return self._resume_message(now)
+        return []
+
+    def receive(self, now: float, message: Message) -> List[Message]:
+        """A message of P with this room and nonce."""
+        if self.state is DecodeState.OWNER:
+            if isinstance(message, Abort):
+                return []
+            return [Commit(self.room, self.nonce, self.boundary)]
+        if self.done:
+            if isinstance(message, Abort):
+                return []  # an Abort is never answered by one
+            return [Abort(self.room, self.nonce, self.abort_reason or AbortReason.DONE)]
+        if self.alone:
+            return []  # what P logged after its lease is not part of the answer
+        if isinstance(message, Abort):
+            return self._on_abort(now, message)
+        if isinstance(message, Open):
+            return self._on_open(now, message)
+        if self.state is DecodeState.OFFERED:
+            return self._reject("before_open")
+        if message.term != self.term:
+            return self._reject("term")
+        self._heard_at = now
+        if isinstance(message, Append):
+            return self._on_append(now, message)
+        if isinstance(message, Sealed):
+            return self._on_sealed(now, message)
+        return self._reject("unexpected")
+
+    # ----------------------------------------------------------------- internals
+    def _reject(self, reason: str) -> List[Message]:
+        self.rejected[reason] += 1
+        return []
+
+    def _on_open(self, now: float, message: Open) -> List[Message]:
+        if self.state is not DecodeState.OFFERED:
+            return []
+        if (
+            message.fingerprint != self.fingerprint
+            or message.prompt_len != self.prompt_len
+        ):
+            return self.abort(now, AbortReason.CONFIG)
+        self.state, self.term = DecodeState.RELAYING, message.term
+        self.peer_endpoint, self.cached_tokens = message.endpoint, message.cached_tokens
+        self.prefill_us = message.prefill_us
+        self._heard_at = self._echoed_at = now
+        return []
+
+    def _on_append(self, now: float, message: Append) -> List[Message]:
+        if any(token >= self.vocab_size for token in message.ids):
+            return self._reject("vocabulary")
+        try:
+            self.log.extend(message.start, message.ids)
+        except LogGap:
+            self._reject("gap")
+        except LogConflict:
+            self._reject("conflict")
+            return self.abort(now, AbortReason.CONFLICT)
+        return [*self._ack(now, message.stamp), *self._advance(now)]
+
+    def _on_sealed(self, now: float, message: Sealed) -> List[Message]:
+        if self.log.closed_at is not None:
+            return []
+        if message.length < len(self.log):
+            return self.abort(now, AbortReason.CONFLICT)
+        self._sealed = message
+        self.log.close(message.length)
+        return self._advance(now)
+
+    def _on_abort(self, now: float, message: Abort) -> List[Message]:
+        """P has stopped and frees: D lives on what it has, once the KV is here."""
+        self.end_reason = None
+        if self.state is DecodeState.OFFERED or not len(self.log):
+            self.state, self.abort_reason = DecodeState.ABORTED, message.reason
+            return []
+        return self._take_over_alone(now)
+
+    def _ack(self, now: float, stamp: int) -> List[Message]:
+        # Past the seal deadline P must run out of its lease, so that D may take over alone.
+        if self._asked_at is not None and now - self._asked_at >= self.timing.seal:
+            if self.state is DecodeState.SEALING:
+                return []
+        self._echoed_at = now
+        return [Ack(self.room, self.nonce, len(self.log), stamp)]
+
+    def _ask_seal(self, now: float) -> List[Message]:
+        self._sent_at = now
+        return [SealRequest(self.room, self.nonce, 0)]
+
+    def _resume_message(self, now: float) -> List[Message]:
+        self._sent_at = now
+        return [Resume(self.room, self.nonce, self.term, len(self.log) + 1)]
+
+    def _p_has_stopped(self, now: float) -> bool:
+        """P can't generate any more, and what is missing will not come.
+
+        Before the seal: its lease is over, last renewed at ``_echoed_at`` at the latest.
+        After it: P has stopped by its own word.
+        """
+        if self.state in (DecodeState.REPLAYING, DecodeState.SEALING):
+            return now - self._echoed_at >= self.timing.lease + self.timing.margin
+        if self.state is DecodeState.DRAINING and not self.log.complete:
+            return now - self._heard_at >= self.timing.seal
+        return False
+
+    def _take_over_alone(self, now: float) -> List[Message]:
+        self.alone = True
+        self.log.close_here()
+        if not len(self.log):
+            self.state, self.abort_reason = DecodeState.ABORTED, AbortReason.TIMEOUT
+            return [Abort(self.room, self.nonce, AbortReason.TIMEOUT)]
+        return self._advance(now)
+
+    def _advance(self, now: float) -> List[Message]:
+        if self.state in (DecodeState.REPLAYING, DecodeState.SEALING) or (
+            self.state is DecodeState.RELAYING and self.kv_here
+        ):
+            if self.log.closed_at is not None:
+                self.state = DecodeState.DRAINING
+            elif (
+                self.state is DecodeState.REPLAYING
+                and self._slot
+                and not self.replay_in_flight
+            ):
+                if self.lag <= self.seal_lag or self.rounds >= self.max_rounds_before_seal:
+                    self.state, self._asked_at = DecodeState.SEALING, now
+                    return self._ask_seal(now)
+        if self.state is DecodeState.DRAINING and self.log.complete:
+            if self._sealed is not None and not self.alone:
+                if self._sealed.digest != self.log.digest():
+                    return self.abort(now, AbortReason.CONFLICT)
+                self.end_reason = self._sealed.reason
+            if self.replayed == len(self.log) - 1 and not self.replay_in_flight:
+                self.state = DecodeState.OWNER
+                self._sent_at = now
+                return [Commit(self.room, self.nonce, len(self.log))]
+        return []

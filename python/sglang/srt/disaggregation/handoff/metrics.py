@@ -1,0 +1,74 @@
+"""What the handoff tells an operator: counters, and one short record per request."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter as Tally
+from typing import Any, Dict
+
+from prometheus_client import Counter
+
+logger = logging.getLogger(__name__)
+
+HANDOFF_REQUESTS = Counter(
+    "sglang:handoff_requests_total",
+    "Requests by the worker's role, how their handoff ended, and why.",
+    labelnames=("role", "outcome", "reason"),
+)
+HANDOFF_TOKENS = Counter(
+    "sglang:handoff_tokens_total",
+    "Output tokens: bridged by prefill, relayed and replayed by decode.",
+    labelnames=("role", "kind"),
+)
+
+# Outcomes on both roles.
+ORDINARY = "ordinary"  # no handoff: the reason says why
+COMMITTED = "committed"  # D generates from the boundary on
+FINISHED = "finished"  # the request ended on a relayed token
+FAILED = "failed"
+
+
+class HandoffMetrics:
+    """Counts of one worker, for Prometheus and for tests that ask the worker itself."""
+
+    def __init__(self, role: str) -> None:
+        self._role = role
+        self.outcomes: Tally[str] = Tally()  # "outcome/reason"
+        self._warned: set[str] = set()
+
+    def request(self, outcome: str, reason: str = "") -> None:
+        self.outcomes[f"{outcome}/{reason}" if reason else outcome] += 1
+        HANDOFF_REQUESTS.labels(self._role, outcome, reason).inc()
+
+    def tokens(self, kind: str, number: int) -> None:
+        if number:
+            HANDOFF_TOKENS.labels(self._role, kind).inc(number)
+
+    def warn_once(self, key: str, text: str) -> None:
+        if key not in self._warned:
+            self._warned.add(key)
+            logger.warning(text)
+
+
+class RequestRecord:
+    """``meta_info["handoff"]`` of one request: what happened, and when.
+
+    Times are wall-clock milliseconds since ``started_at`` (seconds since the epoch), when D
+    offered the handoff. For people: no decision reads them.
+    """
+
+    def __init__(self, outcome: str, reason: str = "") -> None:
+        self._zero = time.time()
+        self.fields: Dict[str, Any] = {"outcome": outcome}
+        if reason:
+            self.fields["reason"] = reason
+        else:
+            self.fields |= {"started_at": self._zero, "at_ms": {}, "rounds": []}
+
+    def now_ms(self) -> float:
+        return round((time.time() - self._zero) * 1e3, 3)
+
+    def mark(self, what: str) -> None:
+        """Keep the time of the first ``what``."""
+        self.fields["at_ms"].setdefault(what, self.now_ms())

@@ -1,0 +1,100 @@
+"""The requests of one worker that take part in a handoff, and the road of messages to their machines."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Union
+
+import msgspec
+
+from .channel import HandoffChannel
+from .decode_machine import DecodeMachine
+from .messages import Message, Open
+from .metrics import RequestRecord
+from .prefill_machine import PrefillMachine
+from .timing import Timing
+
+# Ended sessions kept to answer a peer whose last message from here was lost.
+MAX_ENDED = 1024
+
+
+class HandoffInput(msgspec.Struct):
+    """What attention TP rank 0 read from its clock and its channel; every rank acts on this alone."""
+
+    now: float  # seconds, monotonic clock of rank 0
+    messages: List[Message]
+
+
+@dataclass
+class Session:
+    """One request. ``request`` is the scheduler's: a Req on P, a DecodeRequest on D."""
+
+    request: Any
+    machine: Union[PrefillMachine, DecodeMachine]
+    peer: Optional[str]  # the other side's endpoint; D learns it from Open
+    in_flight: int = 0  # forwards launched for this request whose result is not seen
+    record: Optional[RequestRecord] = None  # for people, never for decisions
+
+
+class SessionTable:
+    """Live sessions by nonce. Owned by the scheduler thread."""
+
+    def __init__(self, channel: HandoffChannel, timing: Timing, now: float) -> None:
+        self.channel, self.timing = channel, timing
+        self.now = now  # seconds, from the newest HandoffInput
+        self._live: Dict[bytes, Session] = {}
+        self._ended: OrderedDict[bytes, Session] = OrderedDict()
+        self._next_tick = now
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(tuple(self._live.values()))
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def add(self, session: Session) -> None:
+        nonce = session.machine.nonce
+        if nonce in self._live or nonce in self._ended:
+            raise ValueError("handoff nonce used twice")
+        self._live[nonce] = session
+
+    def retire(self, session: Session) -> None:
+        """The scheduler has no more work for this session; late messages still get an answer."""
+        if self._live.pop(session.machine.nonce, None) is None:
+            return
+        session.request = None
+        self._ended[session.machine.nonce] = session
+        while len(self._ended) > MAX_ENDED:
+            self._ended.popitem(last=False)
+
+    def poll(self, now: float) -> List[HandoffInput]:
+        """One input if messages have come or a tick is due, else none. Rank 0 only."""
+        messages = list(self.channel.receive())
+        due = bool(self._live) and now >= self._next_tick
+        return [HandoffInput(now, messages)] if messages or due else []
+
+    def handle(self, event: HandoffInput) -> None:
+        """Give each message to its machine, then let the machines see the time."""
+        self.now = max(self.now, event.now)
+        for message in event.messages:
+            session = self._live.get(message.nonce) or self._ended.get(message.nonce)
+            if session is None:
+                self.channel.drop("unknown_session", type(message).__name__)
+            elif session.machine.room != message.room:
+                self.channel.drop("room", type(message).__name__)
+            else:
+                replies = session.machine.receive(self.now, message)
+                # The machine believed an Open before its endpoint is used.
+                if isinstance(message, Open) and session.peer is None:
+                    session.peer = message.endpoint
+                self.send(session, replies)
+        if self.now >= self._next_tick:
+            self._next_tick = self.now + self.timing.resend / 2
+            for session in self:
+                self.send(session, session.machine.tick(self.now))
+
+    def send(self, session: Session, messages: Iterable[Message]) -> None:
+        for message in messages:
+            if session.peer is not None:
+                self.channel.send(session.peer, message)

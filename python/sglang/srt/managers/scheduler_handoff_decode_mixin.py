@@ -1,0 +1,321 @@
+"""The seamless handoff on a decode worker: relay P's tokens, replay them, take over."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from typing import TYPE_CHECKING, Any, Dict, List, Optional
+
+from sglang.srt.disaggregation.base import KVPoll
+from sglang.srt.disaggregation.handoff.decode_machine import (
+    DecodeMachine,
+    DecodeState,
+)
+from sglang.srt.disaggregation.handoff.eligibility import request_misfit
+from sglang.srt.disaggregation.handoff.messages import (
+    NONCE_BYTES,
+    VERSION,
+    AbortReason,
+    Offer,
+    encode_offer,
+)
+from sglang.srt.disaggregation.handoff.metrics import (
+    COMMITTED,
+    FAILED,
+    FINISHED,
+    ORDINARY,
+    RequestRecord,
+)
+from sglang.srt.disaggregation.handoff.sessions import Session
+from sglang.srt.managers.schedule_batch import ScheduleBatch
+
+if TYPE_CHECKING:
+    from sglang.srt.disaggregation.decode import DecodeRequest
+    from sglang.srt.managers.schedule_batch import Req
+    from sglang.srt.managers.scheduler import GenerationBatchResult, Scheduler
+
+logger = logging.getLogger(__name__)
+
+# Eager forward buffers of a decode worker are sized for this many tokens.
+MAX_REPLAY_TOKENS = 2048
+
+
+class SchedulerHandoffDecodeMixin:
+    """Until the commit a request stays in the transfer queue, so that upstream's budgets, idle
+    checks and aborts count it. The commit is upstream's own PREBUILT path."""
+
+    def init_handoff_decode(self: Scheduler, kv_manager: Any) -> None:
+        self._handoff_offers: Dict[int, bytes] = {}
+        kv_manager.handoff_offers = self._handoff_offers
+        self._replayed_last = False
+        self._opened_once = False
+
+    # -------------------------------------------------------------- a request's way in
+    def offer_handoff(self: Scheduler, decode_req: DecodeRequest) -> None:
+        """Called right before the transfer metadata goes out, which then carries the offer."""
+        req = decode_req.req
+        reason = (
+            "rebootstrap" if decode_req.is_rebootstrap else request_misfit(req)
+        ) or ("retracted" if req.output_ids else None)
+        self._handoff_offers.pop(req.bootstrap_room, None)
+        if reason is not None:
+            self._take_ordinary_path(req, reason)
+            return
+        machine = DecodeMachine(
+            room=req.bootstrap_room,
+            nonce=secrets.token_bytes(NONCE_BYTES),
+            prompt_len=len(req.origin_input_ids),
+            fingerprint=self.handoff_fingerprint,
+            vocab_size=self.model_config.vocab_size,
+            timing=self.handoff.timing,
+        )
+        session = Session(decode_req, machine, None, record=RequestRecord("offered"))
+        self.handoff.add(session)
+        req.handoff = session
+        self._handoff_offers[req.bootstrap_room] = encode_offer(
+            Offer(VERSION, machine.nonce, self.handoff.channel.endpoint)
+        )
+
+    def _take_ordinary_path(self: Scheduler, req: Req, reason: str) -> None:
+        req.time_stats.handoff = RequestRecord(ORDINARY, reason).fields
+        self.handoff_metrics.request(ORDINARY, reason)
+
+    # --------------------------------------------------------------------------- relay
+    def relay_handoffs(self: Scheduler) -> None:
+        """Give the client every logged token that has come, as if sampled here."""
+        relayed: List[Req] = []
+        for session in self.handoff:
+            machine, req = session.machine, session.request.req
+            if machine.state is not DecodeState.OFFERED and "opened" not in session.record.fields["at_ms"]:
+                self._opened_once = True
+                session.record.mark("opened")
+                session.record.fields["prefill_ms"] = machine.prefill_us / 1e3
+            tokens = machine.take_relay()
+            if not tokens or req.finished():
+                continue
+            req.cached_tokens = machine.cached_tokens
+            session.record.mark("first_relay")
+            for number, token in enumerate(tokens, 1):
+                self._relay_token(req, token)
+                if req.finished():
+                    break
+            relayed.append(req)
+            self.handoff_metrics.tokens("relayed", number)
+            self.metrics_reporter.num_generated_tokens += number
+            if req.finished():
+                self._finish_on_relay(session)
+        if relayed:
+            self.output_streamer.stream_output(relayed, False)
+
+    def _relay_token(self: Scheduler, req: Req, token: int) -> None:
+        """The accounting that a sampled token gets in the batch result path."""
+        req.output_ids.append(token)
+        self.batch_result_processor._maybe_update_reasoning_tokens(req, token)
+        req.update_finish_state()
+
+    def _finish_on_relay(self: Scheduler, session: Session) -> None:
+        req, machine = session.request.req, session.machine
+        session.record.mark("finished")
+        self._publish_record(session, FINISHED)
+        self.handoff.send(session, machine.finished(self.handoff.now))
+        req.time_stats.set_completion_time()
+
+    # -------------------------------------------------------------------------- replay
+    def next_replay_batch(
+        self: Scheduler, running_batch: ScheduleBatch
+    ) -> Optional[ScheduleBatch]:
+        """An EXTEND forward over logged tokens, batched over requests, or None.
+
+        Alternates with decode: running requests lose at most one step per round.
+        """
+        if self._replayed_last and not running_batch.is_empty():
+            self._replayed_last = False
+            return None
+        room = min(MAX_REPLAY_TOKENS, self.token_to_kv_pool_allocator.available_size())
+        reqs: List[Req] = []
+        for session in self.handoff:
+            span = session.machine.replay_range(room)
+            if span is None:
+                continue
+            first, last = span
+            room -= last - first + 1
+            session.machine.round_started(last)
+            session.in_flight += 1
+            session.record.fields["rounds"].append([session.record.now_ms(), None, last - first + 1])
+            reqs.append(self._extend_over_log(session.request.req, last))
+        self._replayed_last = bool(reqs)
+        if not reqs:
+            return None
+        batch = ScheduleBatch.init_new(
+            reqs,
+            self.req_to_token_pool,
+            self.token_to_kv_pool_allocator,
+            self.tree_cache,
+            self.model_config,
+            self.enable_overlap,
+            self.spec_algorithm,
+        )
+        batch.prepare_for_extend()
+        return batch
+
+    @staticmethod
+    def _extend_over_log(req: Req, last: int) -> Req:
+        """Aim the request's next EXTEND at output entries up to ``last``, on top of its KV."""
+        req.prefix_len = req.kv.kv_committed_len
+        req.refresh_fill_ids()
+        req.extend_end = len(req.origin_input_ids) + last
+        # Not a cache hit: keep it out of cached_tokens.
+        req.already_computed, req._cache_breakdown_computed = req.prefix_len, True
+        return req
+
+    def process_replay_result(
+        self: Scheduler, batch: ScheduleBatch, result: GenerationBatchResult
+    ) -> None:
+        """The KV of the round is written. What the model would have said is not looked at."""
+        for req in batch.reqs:
+            session = req.handoff
+            session.in_flight -= 1
+            this_round = session.record.fields["rounds"][-1]
+            this_round[1] = session.record.now_ms()
+            self.handoff_metrics.tokens("replayed", this_round[2])
+            self.handoff.send(session, session.machine.round_done(self.handoff.now))
+            self._note_state(session)
+
+    # ------------------------------------------------------------ a request's way out
+    def handoff_keeps_transferred(self: Scheduler, decode_req: DecodeRequest) -> bool:
+        """The prompt KV is here. True: keep the request in the transfer queue.
+
+        False: upstream goes on, with the request prepared for its commit, or finished.
+        """
+        session = decode_req.req.handoff
+        if session is None:
+            return False
+        machine = session.machine
+        if not machine.kv_here and not machine.done:
+            session.record.mark("kv_arrived")
+        self.handoff.send(
+            session,
+            [
+                *machine.kv_arrived(self.handoff.now),
+                *machine.slot_free(self.handoff.now, self._handoff_slot_free()),
+            ],
+        )
+        self._note_state(session)
+        if session.in_flight or not machine.done:
+            return True
+        if machine.state is DecodeState.OWNER:
+            self._commit_handoff(session)
+        elif machine.state is DecodeState.ABORTED:
+            if machine.relayed:
+                self._fail_transfer(decode_req)
+                return True
+            self._leave_for_ordinary_path(session)
+        else:
+            self._detach(session)
+        return False
+
+    def handoff_outlives_failure(self: Scheduler, decode_req: DecodeRequest) -> bool:
+        """The transfer has failed, or the request was aborted. True: keep the request: P goes
+        on and D relays, or a replay still writes its KV. False: upstream ends it."""
+        session = decode_req.req.handoff
+        if session is None:
+            return False
+        if session.in_flight:
+            return True
+        machine, now = session.machine, self.handoff.now
+        if not machine.done and machine.kv_failed(now) and not machine.hopeless(now):
+            return True
+        self.handoff.send(session, machine.abort(now, AbortReason.TRANSFER))
+        if machine.state is not DecodeState.FINISHED:
+            self._publish_record(session, FAILED, self._abort_reason(machine))
+        self._detach(session)
+        return False
+
+    def release_finished_handoff(self: Scheduler, decode_req: DecodeRequest) -> None:
+        """The request ended on a relayed token and its transfer has ended too: free both."""
+        queue = self.disagg_decode_transfer_queue
+        queue._release_request(decode_req)
+        decode_req.kv_receiver.clear()
+        decode_req.kv_receiver = None
+
+    def _handoff_slot_free(self: Scheduler) -> bool:
+        """A request sealed now finds a place in the running batch."""
+        ending = sum(
+            s.machine.state in (DecodeState.SEALING, DecodeState.DRAINING)
+            for s in self.handoff
+        )
+        taken = self.running_batch.batch_size() + len(self.waiting_queue) + ending
+        return taken < min(self.req_to_token_pool.size, self.max_running_requests)
+
+    def _commit_handoff(self: Scheduler, session: Session) -> None:
+        """Hand the request to upstream's commit: it appends t(b) again without counting it twice,
+        and the PREBUILT batch makes t(b) the input of the first own decode step."""
+        decode_req, machine = session.request, session.machine
+        req, kv = decode_req.req, decode_req.req.kv
+        written = len(req.origin_input_ids) + machine.boundary - 1
+        assert kv.kv_committed_len == kv.kv_allocated_len == written, (
+            f"handoff commit of {req.rid}: KV rows {kv.kv_committed_len}, expected {written}"
+        )
+        decode_req.is_rebootstrap = True
+        session.record.mark("committed")
+        self._publish_record(session, COMMITTED)
+        req.pd_rebootstrap_forced_output_id = req.output_ids.pop()
+        self._detach(session)
+        # Its PREBUILT batch has nothing new to stream.
+        req.handoff_streamed = True
+
+    def _leave_for_ordinary_path(self: Scheduler, session: Session) -> None:
+        """Nothing was relayed: the request goes on as if the handoff were off."""
+        machine, req = session.machine, session.request.req
+        reason = self._abort_reason(machine)
+        if machine.abort_reason is AbortReason.NOT_OPENED and not self._opened_once:
+            self.handoff_metrics.warn_once(
+                reason,
+                "No handoff from the prefill worker: start it with "
+                "--disaggregation-seamless-handoff too. Until then requests take the ordinary path.",
+            )
+        self._detach(session)
+        self._take_ordinary_path(req, reason)
+
+    def _fail_transfer(self: Scheduler, decode_req: DecodeRequest) -> None:
+        """Make upstream's failure path end the request at the next poll."""
+        receiver = decode_req.kv_receiver
+        machine = decode_req.req.handoff.machine
+        receiver.abort()
+        receiver.kv_mgr.record_failure(
+            decode_req.req.bootstrap_room,
+            f"Seamless handoff ended after {machine.relayed} tokens: {self._abort_reason(machine)}",
+        )
+
+    def _detach(self: Scheduler, session: Session) -> None:
+        req = session.request.req
+        req.handoff = None
+        self._handoff_offers.pop(session.machine.room, None)
+        self.handoff.retire(session)
+
+    @staticmethod
+    def _abort_reason(machine: DecodeMachine) -> str:
+        return machine.abort_reason.name.lower() if machine.abort_reason is not None else ""
+
+    def _note_state(self: Scheduler, session: Session) -> None:
+        if session.machine.state in (DecodeState.SEALING, DecodeState.DRAINING):
+            session.record.mark(session.machine.state.value)
+
+    def _publish_record(
+        self: Scheduler, session: Session, outcome: str, reason: str = ""
+    ) -> None:
+        machine, req = session.machine, session.request.req
+        record = session.record.fields
+        record |= {
+            "outcome": outcome,
+            "tokens_bridged": max(0, len(req.output_ids) - 1),
+            "boundary": machine.boundary if outcome == COMMITTED else None,
+            "replay_rounds": machine.rounds,
+            "replayed": machine.replayed,
+            "alone": machine.alone,
+        }
+        if reason:
+            record["reason"] = reason
+        req.time_stats.handoff = record
+        self.handoff_metrics.request(outcome, reason)

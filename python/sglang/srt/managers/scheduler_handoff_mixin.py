@@ -1,0 +1,106 @@
+"""The seamless handoff in the scheduler: what both roles share.
+
+Every method here is called by one inserted line of an upstream file, guarded by
+``self.handoff is not None``, that is by ``--disaggregation-seamless-handoff``.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, List, Optional
+
+from sglang.srt.disaggregation.handoff.channel import HandoffChannel
+from sglang.srt.disaggregation.handoff.fingerprint import config_fingerprint
+from sglang.srt.disaggregation.handoff.messages import (
+    FROM_DECODE,
+    FROM_PREFILL,
+    AbortReason,
+)
+from sglang.srt.disaggregation.handoff.metrics import HandoffMetrics
+from sglang.srt.disaggregation.handoff.sessions import HandoffInput, SessionTable
+from sglang.srt.disaggregation.handoff.timing import Timing
+from sglang.srt.disaggregation.utils import DisaggregationMode
+from sglang.srt.environ import envs
+from sglang.srt.managers.scheduler_handoff_decode_mixin import (
+    SchedulerHandoffDecodeMixin,
+)
+from sglang.srt.managers.scheduler_handoff_prefill_mixin import (
+    SchedulerHandoffPrefillMixin,
+)
+from sglang.srt.runtime_context import get_serving
+from sglang.utils import TypeBasedDispatcher
+
+if TYPE_CHECKING:
+    from sglang.srt.managers.io_struct import AbortReq
+    from sglang.srt.managers.schedule_batch import ScheduleBatch
+    from sglang.srt.managers.scheduler import GenerationBatchResult, Scheduler
+
+
+class SchedulerHandoffMixin(SchedulerHandoffPrefillMixin, SchedulerHandoffDecodeMixin):
+    handoff: Optional[SessionTable] = None
+
+    def init_handoff(self: Scheduler) -> None:
+        """Bind the control channel and get ready for sessions."""
+        decode = self.disaggregation_mode == DisaggregationMode.DECODE
+        kv_manager = (
+            self.disagg_decode_prealloc_queue
+            if decode
+            else self.disagg_prefill_bootstrap_queue
+        ).kv_manager
+        timing = Timing(
+            resend=envs.SGLANG_DISAGGREGATION_HANDOFF_RESEND_INTERVAL.get(),
+            lease=envs.SGLANG_DISAGGREGATION_HANDOFF_LEASE.get(),
+            seal=envs.SGLANG_DISAGGREGATION_HANDOFF_SEAL_TIMEOUT.get(),
+            commit=envs.SGLANG_DISAGGREGATION_HANDOFF_COMMIT_TIMEOUT.get(),
+            silence=envs.SGLANG_DISAGGREGATION_HANDOFF_SILENCE_TIMEOUT.get(),
+        )
+        channel = HandoffChannel(
+            kv_manager.local_ip, FROM_PREFILL if decode else FROM_DECODE
+        )
+        self.handoff = SessionTable(channel, timing, time.monotonic())
+        self.handoff_metrics = HandoffMetrics("decode" if decode else "prefill")
+        self.handoff_fingerprint = config_fingerprint(
+            self.model_config.hf_config,
+            dtype=str(self.model_config.dtype),
+            quantization=self.model_config.quantization,
+            eos=self.model_config.hf_eos_token_id or (),
+            weight_version=get_serving().weight_version,
+        )
+        if decode:
+            self.init_handoff_decode(kv_manager)
+        else:
+            self.init_handoff_prefill(kv_manager)
+        self._request_dispatcher += TypeBasedDispatcher(
+            [(HandoffInput, self.handle_handoff_input)]
+        )
+
+    def handle_handoff_input(self: Scheduler, event: HandoffInput) -> None:
+        self.handoff.handle(event)
+
+    def abort_handoff(self: Scheduler, recv_req: AbortReq) -> None:
+        """Tell the peer at once that a request is aborted here; upstream frees it."""
+        for session in self.handoff:
+            rid = getattr(session.request, "req", session.request).rid
+            if recv_req.abort_all or rid.startswith(recv_req.rid):
+                self.handoff.send(
+                    session,
+                    session.machine.abort(self.handoff.now, AbortReason.CLIENT),
+                )
+
+    def process_handoff_result(
+        self: Scheduler, batch: ScheduleBatch, result: GenerationBatchResult
+    ) -> bool:
+        """Take the result of a bridge step (P) or a replay round (D). False: not one of these."""
+        if self.disaggregation_mode == DisaggregationMode.PREFILL:
+            if not batch.forward_mode.is_decode():
+                return False
+            process = self.process_bridge_result
+        else:
+            if not batch.forward_mode.is_extend():
+                return False
+            process = self.process_replay_result
+        if result.copy_done is not None:
+            result.copy_done.synchronize()
+        process(batch, result)
+        self.maybe_send_health_check_signal()
+        return True

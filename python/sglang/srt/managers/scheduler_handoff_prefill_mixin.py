@@ -1,0 +1,255 @@
+"""The seamless handoff on a prefill worker: decode on while the prompt KV is in flight."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, List, Optional
+
+import torch
+
+from sglang.srt.disaggregation.base import KVPoll
+from sglang.srt.disaggregation.handoff.eligibility import request_misfit
+from sglang.srt.disaggregation.handoff.finish import generation_end
+from sglang.srt.disaggregation.handoff.messages import FrameError, decode_offer
+from sglang.srt.disaggregation.handoff.metrics import (
+    COMMITTED,
+    FAILED,
+    FINISHED,
+    ORDINARY,
+)
+from sglang.srt.disaggregation.handoff.prefill_machine import (
+    HOLD_KV,
+    PrefillMachine,
+    PrefillState,
+)
+from sglang.srt.disaggregation.handoff.sessions import Session
+from sglang.srt.environ import envs
+from sglang.srt.managers.schedule_batch import FINISH_LENGTH, ScheduleBatch
+from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
+
+if TYPE_CHECKING:
+    from sglang.srt.managers.schedule_batch import Req
+    from sglang.srt.managers.scheduler import GenerationBatchResult, Scheduler
+
+
+class SchedulerHandoffPrefillMixin:
+    """A bridge batch is rebuilt at every step from the live sessions and never meets
+    ``running_batch``: admission, retraction and the radix tree see an ordinary prefill worker."""
+
+    def init_handoff_prefill(self: Scheduler, kv_manager: Any) -> None:
+        self._handoff_transfer_infos = kv_manager.transfer_infos
+        self._bridge_budget = envs.SGLANG_DISAGGREGATION_HANDOFF_MAX_BRIDGE_TOKENS.get()
+        self._offer_seen = False
+
+    # -------------------------------------------------------------- a request's way in
+    def keep_handoff_length(self: Scheduler, req: Req) -> None:
+        """Upstream sets max_new_tokens to 1 next; a requeued request keeps its first value."""
+        if req.handoff_max_new_tokens is None:
+            req.handoff_max_new_tokens = req.sampling_params.max_new_tokens
+
+    def start_bridge(self: Scheduler, req: Req, first_token: int) -> None:
+        """The prompt is computed: log t1, send it, and end P's own HTTP answer.
+
+        Routers may hold D's bytes until P's answer has ended, so this comes before the KV is sent.
+        """
+        machine_args = self._accept_offer(req)
+        if machine_args is None:
+            return
+        machine = PrefillMachine(
+            prompt_len=len(req.origin_input_ids),
+            cached_tokens=req.cached_tokens,
+            fingerprint=self.handoff_fingerprint,
+            budget=min(self._bridge_budget, req.handoff_max_new_tokens),
+            prefill_us=max(
+                0, int((time.perf_counter() - req.time_stats.scheduler_recv_time) * 1e6)
+            )
+            if req.time_stats.scheduler_recv_time
+            else 0,
+            endpoint=self.handoff.channel.endpoint,
+            timing=self.handoff.timing,
+            room=req.bootstrap_room,
+            nonce=machine_args.nonce,
+        )
+        session = Session(req, machine, machine_args.endpoint)
+        self.handoff.add(session)
+        req.handoff = session
+        self.handoff.now = time.monotonic()
+        self.handoff.send(
+            session,
+            machine.start(
+                self.handoff.now, first_token, self._end_of(req, first_token, 1)
+            ),
+        )
+        self._end_prefill_response(req)
+
+    def _accept_offer(self: Scheduler, req: Req):
+        infos = self._handoff_transfer_infos.get(req.bootstrap_room) or {}
+        frame = next((i.handoff_offer for i in infos.values() if i.handoff_offer), None)
+        if frame is None:
+            # Judge the request as D did, by its own length, not the 1 that upstream has put.
+            kept, params = req.handoff_max_new_tokens, req.sampling_params
+            params.max_new_tokens, one = kept, params.max_new_tokens
+            reason = request_misfit(req) or "no_offer"
+            params.max_new_tokens = one
+            self.handoff_metrics.request(ORDINARY, reason)
+            if reason == "no_offer" and not self._offer_seen:
+                self.handoff_metrics.warn_once(
+                    reason,
+                    "No handoff offer from the decode worker: start it with "
+                    "--disaggregation-seamless-handoff too. Until then requests take the ordinary path.",
+                )
+            return None
+        self._offer_seen = True
+        try:
+            return decode_offer(frame)
+        except FrameError as e:
+            self.handoff.channel.drop(f"offer_{e.reason}", str(e))
+            self.handoff_metrics.request(ORDINARY, f"offer_{e.reason}")
+            return None
+
+    def _end_prefill_response(self: Scheduler, req: Req) -> None:
+        """Stream the final output that upstream would send after the transfer; upstream's own is
+        then skipped, since ``finished_output`` stays set. Inside, the request lives on."""
+        req.finished_reason = FINISH_LENGTH(length=0)
+        self.output_streamer.stream_output([req], False)
+        req.finished_reason = req.finished_len = None
+
+    @staticmethod
+    def _end_of(req: Req, token: int, length: int):
+        return generation_end(req, token, length, req.handoff_max_new_tokens)
+
+    # ------------------------------------------------------------------- bridge steps
+    def next_bridge_batch(self: Scheduler) -> Optional[ScheduleBatch]:
+        """One decode step for every session that may generate, or None."""
+        sessions = [s for s in self.handoff if self._wants_step(s)]
+        if not sessions:
+            return None
+        enough = self._bridge_kv_fits(len(sessions))
+        for session in sessions:
+            if enough:
+                session.machine.unhold(HOLD_KV)
+            else:
+                session.machine.hold(HOLD_KV)
+        sessions = [s for s in sessions if s.machine.may_generate(self.handoff.now)]
+        if not sessions:
+            return None
+        batch = self._build_bridge_batch([s.request for s in sessions])
+        for session in sessions:
+            session.in_flight += 1
+        return batch
+
+    def _wants_step(self: Scheduler, session: Session) -> bool:
+        machine = session.machine
+        if machine.state is PrefillState.PAUSED:
+            if machine.holds != {HOLD_KV}:
+                return False
+        elif not machine.may_generate(self.handoff.now):
+            return False
+        if len(machine.log) + session.in_flight >= machine.budget:
+            return False
+        return self._rewind_bridge(session)
+
+    def _rewind_bridge(self: Scheduler, session: Session) -> bool:
+        """After Resume the row may hold KV of steps that the seal discarded: give it back and
+        put the log's last token in as the next input. False while such a step is in flight."""
+        req, machine = session.request, session.machine
+        length = len(req.origin_input_ids) + len(machine.log) - 1
+        if req.kv.kv_committed_len == length + session.in_flight:
+            return True
+        if session.in_flight:
+            return False
+        self._free_bridge_kv(req, length)
+        row = torch.tensor([req.kv.req_pool_idx], dtype=torch.int64, device=self.device)
+        last = machine.log.slice(len(machine.log), len(machine.log) + 1)
+        self.future_map.stash_bonus_tokens(
+            row, torch.tensor(last, dtype=torch.int64, device=self.device)
+        )
+        return True
+
+    def _bridge_kv_fits(self: Scheduler, slots: int) -> bool:
+        """A bridge takes no slot that the prompt being prefilled in chunks still needs."""
+        chunked = self.chunked_req
+        reserve = (
+            0
+            if chunked is None
+            else max(0, len(chunked.origin_input_ids) - chunked.kv.kv_committed_len)
+        )
+        return self.token_to_kv_pool_allocator.check_decode_capacity(
+            num_tokens=slots + reserve, tree_cache=self.tree_cache
+        )
+
+    def _build_bridge_batch(self: Scheduler, reqs: List[Req]) -> ScheduleBatch:
+        batch = ScheduleBatch.init_new(
+            reqs,
+            self.req_to_token_pool,
+            self.token_to_kv_pool_allocator,
+            self.tree_cache,
+            self.model_config,
+            self.enable_overlap,
+            self.spec_algorithm,
+        )
+        rows = [r.kv.req_pool_idx for r in reqs]
+        lens = [r.kv.kv_committed_len for r in reqs]
+        batch.req_pool_indices_cpu = torch.tensor(rows, dtype=torch.int64)
+        batch.seq_lens_cpu = torch.tensor(lens, dtype=torch.int64)
+        batch.req_pool_indices = batch.req_pool_indices_cpu.to(self.device)
+        batch.seq_lens = batch.seq_lens_cpu.to(self.device)
+        batch.orig_seq_lens = batch.seq_lens.to(torch.int32)
+        batch.seq_lens_sum = sum(lens)
+        # Each row's input is the token it sampled last, gathered from the future map.
+        batch.input_ids = None
+        batch.sampling_info = SamplingBatchInfo.from_schedule_batch(
+            batch, self.model_config.vocab_size
+        )
+        # Else a polling event loop would run the chunk step again for this batch.
+        batch.prefill_chunk_processed = True
+        batch.prepare_for_decode()
+        return batch
+
+    def process_bridge_result(
+        self: Scheduler, batch: ScheduleBatch, result: GenerationBatchResult
+    ) -> None:
+        """Log the sampled tokens; a token of a log closed meanwhile is dropped."""
+        self.handoff.now = time.monotonic()
+        for req, token in zip(batch.reqs, result.next_token_ids.tolist(), strict=True):
+            session = req.handoff
+            session.in_flight -= 1
+            length = len(session.machine.log) + 1
+            self.handoff.send(
+                session,
+                session.machine.sampled(
+                    self.handoff.now, token, self._end_of(req, token, length)
+                ),
+            )
+
+    # ------------------------------------------------------------ a request's way out
+    def handoff_keeps_prefill(self: Scheduler, req: Req, poll: KVPoll) -> bool:
+        """Whether ``req`` stays in the inflight queue though its transfer has concluded: its KV
+        may still be read by a bridge step, or D has not said that it needs P no more."""
+        session = req.handoff
+        if session is None or poll not in (KVPoll.Success, KVPoll.Failed):
+            return False
+        if session.in_flight or not session.machine.done:
+            return True
+        self._free_bridge_kv(req, len(req.origin_input_ids))
+        req.handoff = None
+        self.handoff.retire(session)
+        self._count_prefill_outcome(session.machine)
+        return False
+
+    def _free_bridge_kv(self: Scheduler, req: Req, length: int) -> None:
+        """Give back the row's slots from position ``length`` on, so that upstream's release finds
+        the request as without a bridge."""
+        if req.kv.kv_allocated_len > length:
+            self.tree_cache.free_kv_row(req.kv, [(length, req.kv.kv_allocated_len)])
+            req.kv.kv_committed_len = req.kv.kv_allocated_len = length
+
+    def _count_prefill_outcome(self: Scheduler, machine: PrefillMachine) -> None:
+        outcome = {
+            PrefillState.COMMITTED: COMMITTED,
+            PrefillState.FINISHED: FINISHED,
+            PrefillState.ABORTED: FAILED,
+        }[machine.state]
+        reason = machine.abort_reason.name.lower() if outcome == FAILED else ""
+        self.handoff_metrics.request(outcome, reason)
+        self.handoff_metrics.tokens("bridged", len(machine.log) - 1)
