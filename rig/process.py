@@ -1,0 +1,129 @@
+"""One real process: started in a group of its own, watched while it comes up, ended by its id."""
+
+import ctypes
+import os
+import pathlib
+import signal
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+
+TAIL_LINES = 40
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class ProcessDied(RuntimeError):
+    """A process ended on its own. The message shows the tail of its log."""
+
+
+class NotReady(TimeoutError):
+    """A process didn't answer its health check in time. The message shows the tail of its log."""
+
+
+def _die_with_parent() -> None:
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Process:
+    """A running command with a log file. It's killed by the kernel when the rig dies, whatever the way.
+
+    Attributes:
+        name: for messages, e.g. "prefill".
+        pid: process id, which is also the id of its process group.
+        log: path of the file with its stdout and stderr.
+        started_at: `time.monotonic()` seconds at the start.
+        ready_after: seconds from the start until `wait_ready` saw it ready; None before.
+    """
+
+    def __init__(self, name: str, command: list[str], log: pathlib.Path, env: dict[str, str] | None = None):
+        """Start `command` with the variables of `env` on top of the environment.
+
+        Raises:
+            RuntimeError: not called from the main thread. The kernel ends a child when the *thread* that made it ends.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            raise RuntimeError(f"start {name} from the main thread: a child dies together with the thread that started it")
+        self.name, self.command, self.log = name, command, pathlib.Path(log)
+        self.ready_after: float | None = None
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with open(self.log, "wb") as out:
+            self._popen = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=os.environ | (env or {}),
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
+        self.pid = self._popen.pid
+        self.started_at = time.monotonic()
+
+    def alive(self) -> bool:
+        """Return whether the process still runs."""
+        return self._popen.poll() is None
+
+    def tail(self, lines: int = TAIL_LINES) -> str:
+        """Return the last `lines` lines of the log."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    def check_alive(self) -> None:
+        """Raise `ProcessDied` if the process has ended."""
+        code = self._popen.poll()
+        if code is not None:
+            raise ProcessDied(f"{self.name} (pid {self.pid}) ended with code {code}. End of {self.log}:\n{self.tail()}")
+
+    def wait_ready(self, url: str, timeout: float) -> None:
+        """Wait until a GET of `url` answers 200.
+
+        Args:
+            url: health check.
+            timeout: seconds, counted from now.
+
+        Raises:
+            ProcessDied: it ended first.
+            NotReady: it didn't answer in time.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            self.check_alive()
+            if _answers(url):
+                self.ready_after = time.monotonic() - self.started_at
+                return
+            if time.monotonic() > deadline:
+                raise NotReady(
+                    f"{self.name} (pid {self.pid}) didn't answer {url} within {timeout:.0f} s. End of {self.log}:\n{self.tail()}"
+                )
+            time.sleep(0.2)
+
+    def stop(self, timeout: float = 10) -> None:
+        """End the process and its group: SIGTERM, then after `timeout` seconds SIGKILL. Does nothing if all are gone."""
+        self._signal_group(signal.SIGTERM)
+        try:
+            self._popen.wait(timeout)
+        except subprocess.TimeoutExpired:
+            pass
+        self._signal_group(signal.SIGKILL)
+        self._popen.wait()
+
+    def kill(self) -> None:
+        """End the process and its group at once, as a crash would."""
+        self._signal_group(signal.SIGKILL)
+        self._popen.wait()
+
+    def _signal_group(self, sig: int) -> None:
+        try:
+            os.killpg(self.pid, sig)
+        except ProcessLookupError:
+            pass
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as response:
+            return response.status == 200
+    except (urllib.error.URLError, OSError):
+        return False

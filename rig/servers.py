@@ -1,0 +1,115 @@
+"""How SGLang's servers and routers are started: command lines and variables, nothing running."""
+
+import dataclasses
+import os
+import pathlib
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+TINY = ROOT / "build" / "models" / "tiny-qwen3-float32"
+TINY_BF16 = ROOT / "build" / "models" / "tiny-qwen3-bfloat16"
+SMOLLM2 = ROOT / "build" / "models" / "smollm2-135m-instruct"
+STAND_IN = ROOT / "cpu" / "stand_in"
+PLUGIN = ROOT / "rig" / "plugin"
+
+HANDOFF_FLAG = "--disaggregation-seamless-handoff"
+# health check of each kind of router; the Rust one is healthy before it knows any worker, but not ready
+ROUTERS = {"sglang": "/readiness", "mini_lb": "/health"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What the workers of a stack have in common.
+
+    Attributes:
+        model: folder of the model.
+        dtype: type of weights and KV. float32 gives the same tokens whatever the batch.
+        overlap: SGLang's overlap scheduler (its default), or the plain loop.
+        max_total_tokens: KV slots of each worker.
+        max_running_requests: requests of each worker that run at once.
+        chunked_prefill_size: longest prompt piece of one forward, in tokens.
+        args: more arguments for every worker.
+        env: more variables for every worker.
+    """
+
+    model: pathlib.Path = TINY
+    dtype: str = "float32"
+    overlap: bool = True
+    max_total_tokens: int = 65536
+    max_running_requests: int = 32
+    chunked_prefill_size: int = 2048
+    args: tuple[str, ...] = ()
+    env: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+def worker_command(options: Options, host: str, port: int) -> list[str]:
+    """Return the command line of a unified server on CPU, with page size 1."""
+    if not (options.model / "model.safetensors").exists():
+        raise FileNotFoundError(f"there is no model in {options.model}: run `make models`")
+    command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(options.model)]
+    command += ["--host", host, "--port", str(port), "--device", "cpu", "--attention-backend", "torch_native"]
+    command += ["--dtype", options.dtype, "--page-size", "1"]
+    command += ["--max-total-tokens", str(options.max_total_tokens)]
+    command += ["--max-running-requests", str(options.max_running_requests)]
+    command += ["--chunked-prefill-size", str(options.chunked_prefill_size)]
+    # the idle schedulers would otherwise each spin on a core
+    command += ["--sleep-on-idle", "--skip-server-warmup"]
+    if not options.overlap:
+        command += ["--disable-overlap-schedule"]
+    return command + list(options.args)
+
+
+def prefill_command(options: Options, host: str, port: int, bootstrap_port: int, handoff: bool) -> list[str]:
+    """Return the command line of a prefill worker that sends KV by Mooncake over TCP."""
+    command = worker_command(options, host, port)
+    command += ["--disaggregation-mode", "prefill", "--disaggregation-transfer-backend", "mooncake_tcp"]
+    command += ["--disaggregation-bootstrap-port", str(bootstrap_port)]
+    return command + ([HANDOFF_FLAG] if handoff else [])
+
+
+def decode_command(options: Options, host: str, port: int, handoff: bool) -> list[str]:
+    """Return the command line of a decode worker that receives KV by Mooncake over TCP."""
+    command = worker_command(options, host, port)
+    command += ["--disaggregation-mode", "decode", "--disaggregation-transfer-backend", "mooncake_tcp"]
+    # the other kinds of backup of a retracted request's KV need a GPU
+    command += ["--disaggregation-decode-retraction-backup", "cpu_tensor"]
+    return command + ([HANDOFF_FLAG] if handoff else [])
+
+
+def router_command(kind: str, host: str, port: int, metrics_port: int, prefill: str, bootstrap_port: int, decode: str) -> list[str]:
+    """Return the command line of a router in front of one prefill and one decode worker.
+
+    Args:
+        kind: "sglang" (the Rust router) or "mini_lb" (the Python one).
+        prefill, decode: base URLs of the workers.
+    """
+    if kind not in ROUTERS:
+        raise ValueError(f"unknown router {kind!r}: choose one of {', '.join(ROUTERS)}")
+    command = [sys.executable, str(ROOT / "rig" / "router_main.py"), "--pd-disaggregation"]
+    command += ["--prefill", prefill, str(bootstrap_port), "--decode", decode]
+    command += ["--host", host, "--port", str(port)]
+    if kind == "mini_lb":
+        return command + ["--mini-lb"]
+    return command + ["--prometheus-port", str(metrics_port), "--policy", "round_robin"]
+
+
+def worker_env(options: Options, host: str) -> dict[str, str]:
+    """Return the variables of a worker that others reach at the address `host`."""
+    return {
+        "SGLANG_USE_CPU_ENGINE": "1",
+        "SGLANG_HOST_IP": host,
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONPATH": python_path(STAND_IN),
+    } | options.env
+
+
+def python_path(*first: pathlib.Path) -> str:
+    """Return PYTHONPATH with the folders `first` in front of what's there."""
+    inherited = os.environ.get("PYTHONPATH")
+    return os.pathsep.join([*map(str, first), *([inherited] if inherited else [])])
+
+
+def hold_env(directory: pathlib.Path) -> dict[str, str]:
+    """Return the variables that load the transfer plugin into a prefill worker; it's controlled through `directory`."""
+    return {"PYTHONPATH": python_path(PLUGIN, STAND_IN), "RIG_TRANSFER_DIR": str(directory)}

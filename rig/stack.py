@@ -1,0 +1,159 @@
+"""Whole stacks as context managers: a unified server, or prefill and decode workers behind a router.
+
+    with stack.pair(link_mbit=40) as pair:
+        client.generate(pair.url, [5, 6, 7], max_new_tokens=8)
+"""
+
+import contextlib
+import dataclasses
+import itertools
+import os
+import pathlib
+
+from rig import ports, servers
+from rig.hold import Hold
+from rig.process import Process
+from rig.servers import Options
+
+START_TIMEOUT_S = 180
+LOOPBACK = "127.0.0.1"
+_runs = itertools.count(1)
+
+
+@dataclasses.dataclass
+class Server:
+    """A running server: its base URL and its process."""
+
+    url: str
+    process: Process
+
+    @property
+    def log(self) -> pathlib.Path:
+        """Path of the log file."""
+        return self.process.log
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self.process.pid
+
+
+@dataclasses.dataclass
+class Pair:
+    """A prefill and a decode worker behind a router.
+
+    Attributes:
+        prefill, decode, router: the three servers.
+        unified: a server without disaggregation beside them, to compare with; None unless asked for.
+        hold: slows down and holds KV transfers.
+    """
+
+    prefill: Server
+    decode: Server
+    router: Server
+    hold: Hold
+    unified: Server | None
+
+    @property
+    def url(self) -> str:
+        """Base URL of the router."""
+        return self.router.url
+
+
+def new_run_folder() -> pathlib.Path:
+    """Return a folder for the logs of one stack, under build/rig/."""
+    return servers.ROOT / "build" / "rig" / f"{os.getpid()}-{next(_runs)}"
+
+
+@contextlib.contextmanager
+def unified(options: Options = Options(), folder: pathlib.Path | None = None):
+    """Run one server that does prefill and decode, and yield it as `Server` once it's healthy.
+
+    Raises:
+        ProcessDied, NotReady: it didn't come up. The message shows the tail of its log.
+    """
+    with contextlib.ExitStack() as cleanup:
+        server = start_unified(cleanup, options, folder or new_run_folder())
+        server.process.wait_ready(server.url + "/health", START_TIMEOUT_S)
+        yield server
+
+
+def start_unified(cleanup: contextlib.ExitStack, options: Options, folder: pathlib.Path) -> Server:
+    """Start a unified server, leaving its end to `cleanup`, and return it without waiting for its health."""
+    port = ports.free_port()
+    command = servers.worker_command(options, LOOPBACK, port)
+    env = servers.worker_env(options, LOOPBACK)
+    return _start(cleanup, "unified", command, f"http://{LOOPBACK}:{port}", folder, env)
+
+
+@contextlib.contextmanager
+def pair(
+    options: Options = Options(),
+    *,
+    prefill_handoff: bool = False,
+    decode_handoff: bool = False,
+    prefill_args: tuple[str, ...] = (),
+    decode_args: tuple[str, ...] = (),
+    prefill_env: dict[str, str] | None = None,
+    decode_env: dict[str, str] | None = None,
+    router: str = "sglang",
+    link_mbit: float | None = None,
+    with_unified: bool = False,
+    folder: pathlib.Path | None = None,
+):
+    """Run a prefill worker, a decode worker and a router on loopback, and yield them as `Pair` once all are healthy.
+
+    Args:
+        options: what both workers have in common.
+        prefill_handoff, decode_handoff: start that side with seamless handoff.
+        prefill_args, decode_args: more arguments for one side.
+        prefill_env, decode_env: more variables for one side.
+        router: "sglang" or "mini_lb".
+        link_mbit: rate of the KV link in Mbit/s; None: no limit.
+        with_unified: run a unified server with the same options as well.
+        folder: where logs go.
+
+    Raises:
+        ProcessDied, NotReady: a part didn't come up. The message shows the tail of its log.
+    """
+    folder = folder or new_run_folder()
+    hold = Hold(folder / "transfer")
+    hold.set_rate(link_mbit)
+    prefill_port, decode_port, bootstrap_port = ports.free_port(), ports.free_port(), ports.free_port()
+    router_port, metrics_port = ports.free_port(), ports.free_port()
+    prefill_url, decode_url = f"http://{LOOPBACK}:{prefill_port}", f"http://{LOOPBACK}:{decode_port}"
+    worker_env = servers.worker_env(options, LOOPBACK)
+    with contextlib.ExitStack() as cleanup:
+        prefill = _start(
+            cleanup,
+            "prefill",
+            servers.prefill_command(options, LOOPBACK, prefill_port, bootstrap_port, prefill_handoff) + list(prefill_args),
+            prefill_url,
+            folder,
+            worker_env | servers.hold_env(hold.directory) | (prefill_env or {}),
+        )
+        decode = _start(
+            cleanup,
+            "decode",
+            servers.decode_command(options, LOOPBACK, decode_port, decode_handoff) + list(decode_args),
+            decode_url,
+            folder,
+            worker_env | (decode_env or {}),
+        )
+        alone = start_unified(cleanup, options, folder) if with_unified else None
+        for server in filter(None, (prefill, decode, alone)):
+            server.process.wait_ready(server.url + "/health", START_TIMEOUT_S)
+        hold.check_armed()
+        # last: started before its workers, the router looks for them only every so often
+        command = servers.router_command(
+            router, LOOPBACK, router_port, metrics_port, prefill_url, bootstrap_port, decode_url
+        )
+        front = _start(cleanup, "router", command, f"http://{LOOPBACK}:{router_port}", folder, {})
+        front.process.wait_ready(front.url + servers.ROUTERS[router], START_TIMEOUT_S)
+        yield Pair(prefill, decode, front, hold, alone)
+
+
+def _start(cleanup: contextlib.ExitStack, name: str, command: list[str], url: str, folder: pathlib.Path, env: dict[str, str]):
+    process = Process(name, command, folder / f"{name}.log", env)
+    cleanup.callback(process.stop)
+    return Server(url, process)
