@@ -11,17 +11,6 @@ from prometheus_client import Counter
 
 logger = logging.getLogger(__name__)
 
-HANDOFF_REQUESTS = Counter(
-    "sglang:handoff_requests_total",
-    "Requests by the worker's role, how their handoff ended, and why.",
-    labelnames=("role", "outcome", "reason"),
-)
-HANDOFF_TOKENS = Counter(
-    "sglang:handoff_tokens_total",
-    "Output tokens: bridged by prefill, relayed and replayed by decode.",
-    labelnames=("role", "kind"),
-)
-
 # Outcomes on both roles.
 ORDINARY = "ordinary"  # no handoff: the reason says why
 COMMITTED = "committed"  # D generates from the boundary on
@@ -30,20 +19,31 @@ FAILED = "failed"
 
 
 class HandoffMetrics:
-    """Counts of one worker, for Prometheus and for tests that ask the worker itself."""
+    """Counts of one worker. Made when the handoff is on, so that /metrics is as released when it
+    is off; one a process, since Prometheus names are."""
 
     def __init__(self, role: str) -> None:
         self._role = role
+        self._requests = Counter(
+            "sglang:handoff_requests_total",
+            "Requests by the worker's role, how their handoff ended, and why.",
+            labelnames=("role", "outcome", "reason"),
+        )
+        self._tokens = Counter(
+            "sglang:handoff_tokens_total",
+            "Output tokens: bridged by prefill, relayed and replayed by decode.",
+            labelnames=("role", "kind"),
+        )
         self.outcomes: Tally[str] = Tally()  # "outcome/reason"
         self._warned: set[str] = set()
 
     def request(self, outcome: str, reason: str = "") -> None:
         self.outcomes[f"{outcome}/{reason}" if reason else outcome] += 1
-        HANDOFF_REQUESTS.labels(self._role, outcome, reason).inc()
+        self._requests.labels(self._role, outcome, reason).inc()
 
     def tokens(self, kind: str, number: int) -> None:
         if number:
-            HANDOFF_TOKENS.labels(self._role, kind).inc(number)
+            self._tokens.labels(self._role, kind).inc(number)
 
     def warn_once(self, key: str, text: str) -> None:
         if key not in self._warned:
