@@ -121,8 +121,9 @@ def insertions(name: str, diff: str) -> str:
             if hunk[3] != "0" or not all(line.startswith("+") for line in lines):
                 raise ForkError(
                     f"patch {name}: {file['path']} line {hunk[2]}: a line is deleted, changed or "
-                    "context. Patches only insert, with no context: restore the line and insert "
-                    "beside it (to change a line of another patch, use `--into` that patch)."
+                    "context (counted without this patch). Patches only insert, with no context: "
+                    "restore the line and insert beside it; to change a line of another patch, use "
+                    "`--into` that patch."
                 )
             kept += [line + "\n" for line in lines]
             at += sum(len(line) + 1 for line in lines)
