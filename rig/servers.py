@@ -100,16 +100,17 @@ def worker_env(options: Options, host: str) -> dict[str, str]:
         "SGLANG_HOST_IP": host,
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
-        "PYTHONPATH": python_path(STAND_IN),
+        "PYTHONPATH": _python_path(PLUGIN, STAND_IN),
+        "SGLANG_EXTERNAL_MODEL_PACKAGE": "rig_models",
     } | options.env
 
 
-def python_path(*first: pathlib.Path) -> str:
+def hold_env(directory: pathlib.Path) -> dict[str, str]:
+    """Return the variables by which a prefill worker's transfers are controlled through `directory`, see `rig.hold`."""
+    return {"RIG_TRANSFER_DIR": str(directory)}
+
+
+def _python_path(*first: pathlib.Path) -> str:
     """Return PYTHONPATH with the folders `first` in front of what's there."""
     inherited = os.environ.get("PYTHONPATH")
     return os.pathsep.join([*map(str, first), *([inherited] if inherited else [])])
-
-
-def hold_env(directory: pathlib.Path) -> dict[str, str]:
-    """Return the variables that load the transfer plugin into a prefill worker; it's controlled through `directory`."""
-    return {"PYTHONPATH": python_path(PLUGIN, STAND_IN), "RIG_TRANSFER_DIR": str(directory)}

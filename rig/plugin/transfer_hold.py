@@ -1,6 +1,7 @@
 """Test-only SGLang plugin: delays and holds KV transfers on a prefill worker, as `rig/hold.py` says in its directory.
 
-This folder on PYTHONPATH is all it takes: SGLang finds the entry point in the .dist-info beside this file. It wraps:
+This folder on PYTHONPATH and RIG_TRANSFER_DIR are all it takes: SGLang finds the entry point in the .dist-info beside this
+file. It wraps:
 
 - `MooncakeTransferEngine.batch_transfer_sync`, through which all KV and metadata leaves, on Mooncake's threads. Rate and
   hold-all wait in here.
@@ -105,11 +106,13 @@ class HeldRequests:
 
 
 def register() -> None:
-    """Wrap the upstream functions. SGLang calls this in each of its processes; only the scheduler ever runs what's wrapped.
+    """Wrap the upstream functions, unless RIG_TRANSFER_DIR isn't set. Only the scheduler ever runs what's wrapped.
 
     Raises:
         RuntimeError: a function isn't where it was. SGLang logs it and goes on, so the rig looks for the file `armed`.
     """
+    if DIRECTORY_VARIABLE not in os.environ:
+        return
     from sglang.srt.disaggregation.base.conn import KVPoll
 
     directory = pathlib.Path(os.environ[DIRECTORY_VARIABLE])
