@@ -4,6 +4,9 @@ import dataclasses
 import os
 import pathlib
 import sys
+import urllib.parse
+
+from rig import ports
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TINY = ROOT / "build" / "models" / "tiny-qwen3-float32"
@@ -42,12 +45,16 @@ class Options:
     env: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
-def worker_command(options: Options, host: str, port: int) -> list[str]:
-    """Return the command line of a unified server on CPU, with page size 1."""
+def worker_command(options: Options, url: str) -> list[str]:
+    """Return the command line of a unified server on CPU that listens at `url`, with page size 1.
+
+    Raises:
+        FileNotFoundError: the model hasn't been made.
+    """
     if not (options.model / "model.safetensors").exists():
         raise FileNotFoundError(f"there is no model in {options.model}: run `make models`")
     command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(options.model)]
-    command += ["--host", host, "--port", str(port), "--device", "cpu", "--attention-backend", "torch_native"]
+    command += _listen(url) + ["--device", "cpu", "--attention-backend", "torch_native"]
     command += ["--dtype", options.dtype, "--page-size", "1"]
     command += ["--max-total-tokens", str(options.max_total_tokens)]
     command += ["--max-running-requests", str(options.max_running_requests)]
@@ -59,45 +66,47 @@ def worker_command(options: Options, host: str, port: int) -> list[str]:
     return command + list(options.args)
 
 
-def prefill_command(options: Options, host: str, port: int, bootstrap_port: int, handoff: bool) -> list[str]:
+def prefill_command(options: Options, url: str, bootstrap_port: int, handoff: bool) -> list[str]:
     """Return the command line of a prefill worker that sends KV by Mooncake over TCP."""
-    command = worker_command(options, host, port)
+    command = worker_command(options, url)
     command += ["--disaggregation-mode", "prefill", "--disaggregation-transfer-backend", "mooncake_tcp"]
     command += ["--disaggregation-bootstrap-port", str(bootstrap_port)]
     return command + ([HANDOFF_FLAG] if handoff else [])
 
 
-def decode_command(options: Options, host: str, port: int, handoff: bool) -> list[str]:
+def decode_command(options: Options, url: str, handoff: bool) -> list[str]:
     """Return the command line of a decode worker that receives KV by Mooncake over TCP."""
-    command = worker_command(options, host, port)
+    command = worker_command(options, url)
     command += ["--disaggregation-mode", "decode", "--disaggregation-transfer-backend", "mooncake_tcp"]
     # the other kinds of backup of a retracted request's KV need a GPU
     command += ["--disaggregation-decode-retraction-backup", "cpu_tensor"]
     return command + ([HANDOFF_FLAG] if handoff else [])
 
 
-def router_command(kind: str, host: str, port: int, metrics_port: int, prefill: str, bootstrap_port: int, decode: str) -> list[str]:
+def router_command(kind: str, url: str, prefill: str, bootstrap_port: int, decode: str) -> list[str]:
     """Return the command line of a router in front of one prefill and one decode worker.
 
     Args:
         kind: "sglang" (the Rust router) or "mini_lb" (the Python one).
+        url: where it listens.
         prefill, decode: base URLs of the workers.
+        bootstrap_port: the prefill worker's port for decode workers.
     """
     if kind not in ROUTERS:
         raise ValueError(f"unknown router {kind!r}: choose one of {', '.join(ROUTERS)}")
     command = [sys.executable, str(ROOT / "rig" / "router_main.py"), "--pd-disaggregation"]
     command += ["--prefill", prefill, str(bootstrap_port), "--decode", decode]
-    command += ["--host", host, "--port", str(port)]
+    command += _listen(url)
     if kind == "mini_lb":
         return command + ["--mini-lb"]
-    return command + ["--prometheus-port", str(metrics_port), "--policy", "round_robin"]
+    return command + ["--prometheus-port", str(ports.free_port()), "--policy", "round_robin"]
 
 
-def worker_env(options: Options, host: str) -> dict[str, str]:
-    """Return the variables of a worker that others reach at the address `host`."""
+def worker_env(options: Options, url: str) -> dict[str, str]:
+    """Return the variables of a worker that others reach at the host of `url`."""
     return {
         "SGLANG_USE_CPU_ENGINE": "1",
-        "SGLANG_HOST_IP": host,
+        "SGLANG_HOST_IP": urllib.parse.urlsplit(url).hostname,
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
         "PYTHONPATH": _python_path(PLUGIN, STAND_IN),
@@ -108,6 +117,11 @@ def worker_env(options: Options, host: str) -> dict[str, str]:
 def hold_env(directory: pathlib.Path) -> dict[str, str]:
     """Return the variables by which a prefill worker's transfers are controlled through `directory`, see `rig.hold`."""
     return {"RIG_TRANSFER_DIR": str(directory)}
+
+
+def _listen(url: str) -> list[str]:
+    address = urllib.parse.urlsplit(url)
+    return ["--host", address.hostname, "--port", str(address.port)]
 
 
 def _python_path(*first: pathlib.Path) -> str:

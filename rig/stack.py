@@ -1,6 +1,6 @@
 """Whole stacks as context managers: a unified server, or prefill and decode workers behind a router.
 
-    with stack.pair(link_mbit=40) as pair:
+    with stack.pair(namespaces=True, link_mbit=40) as pair:
         client.generate(pair.url, [5, 6, 7], max_new_tokens=8)
 """
 
@@ -12,6 +12,7 @@ import pathlib
 
 from rig import ports, servers
 from rig.hold import Hold
+from rig.network import HOSTS, Network
 from rig.process import Process
 from rig.servers import Options
 
@@ -44,20 +45,26 @@ class Pair:
 
     Attributes:
         prefill, decode, router: the three servers.
+        hold: holds KV transfers.
+        network: their hosts and links, when they run in namespaces; None on loopback.
         unified: a server without disaggregation beside them, to compare with; None unless asked for.
-        hold: slows down and holds KV transfers.
     """
 
     prefill: Server
     decode: Server
     router: Server
     hold: Hold
+    network: Network | None
     unified: Server | None
 
     @property
     def url(self) -> str:
         """Base URL of the router."""
         return self.router.url
+
+    def set_link(self, mbit: float | None) -> None:
+        """Change the rate of the KV link, in Mbit/s, at once; None: not limited."""
+        (self.network or self.hold).set_rate(mbit)
 
 
 def new_run_folder() -> pathlib.Path:
@@ -80,10 +87,8 @@ def unified(options: Options = Options(), folder: pathlib.Path | None = None):
 
 def start_unified(cleanup: contextlib.ExitStack, options: Options, folder: pathlib.Path) -> Server:
     """Start a unified server, leaving its end to `cleanup`, and return it without waiting for its health."""
-    port = ports.free_port()
-    command = servers.worker_command(options, LOOPBACK, port)
-    env = servers.worker_env(options, LOOPBACK)
-    return _start(cleanup, "unified", command, f"http://{LOOPBACK}:{port}", folder, env)
+    url = f"http://{LOOPBACK}:{ports.free_port()}"
+    return _start(cleanup, "unified", servers.worker_command(options, url), url, folder, servers.worker_env(options, url))
 
 
 @contextlib.contextmanager
@@ -97,11 +102,12 @@ def pair(
     prefill_env: dict[str, str] | None = None,
     decode_env: dict[str, str] | None = None,
     router: str = "sglang",
+    namespaces: bool = False,
     link_mbit: float | None = None,
     with_unified: bool = False,
     folder: pathlib.Path | None = None,
 ):
-    """Run a prefill worker, a decode worker and a router on loopback, and yield them as `Pair` once all are healthy.
+    """Run a prefill worker, a decode worker and a router, and yield them as `Pair` once all are healthy.
 
     Args:
         options: what both workers have in common.
@@ -109,48 +115,47 @@ def pair(
         prefill_args, decode_args: more arguments for one side.
         prefill_env, decode_env: more variables for one side.
         router: "sglang" or "mini_lb".
-        link_mbit: rate of the KV link in Mbit/s; None: no limit.
-        with_unified: run a unified server with the same options as well.
+        namespaces: each on a host of its own, the prefill host's link shaped by the kernel (`rig.network`, needs root).
+            Otherwise all on loopback, transfers slowed down by the plugin.
+        link_mbit: rate of the KV link in Mbit/s; None: not limited.
+        with_unified: run a unified server with the same options as well, on loopback.
         folder: where logs go.
 
     Raises:
+        CannotShape: namespaces can't be made here.
         ProcessDied, NotReady: a part didn't come up. The message shows the tail of its log.
     """
     folder = folder or new_run_folder()
     hold = Hold(folder / "transfer")
-    hold.set_rate(link_mbit)
-    prefill_port, decode_port, bootstrap_port = ports.free_port(), ports.free_port(), ports.free_port()
-    router_port, metrics_port = ports.free_port(), ports.free_port()
-    prefill_url, decode_url = f"http://{LOOPBACK}:{prefill_port}", f"http://{LOOPBACK}:{decode_port}"
-    worker_env = servers.worker_env(options, LOOPBACK)
     with contextlib.ExitStack() as cleanup:
-        prefill = _start(
-            cleanup,
+        network = cleanup.enter_context(contextlib.closing(Network())) if namespaces else None
+        address = network.addresses if network else dict.fromkeys(HOSTS, LOOPBACK)
+        url = {host: f"http://{address[host]}:{ports.free_port()}" for host in HOSTS}
+        bootstrap_port = ports.free_port()
+
+        def start(host: str, command: list[str], env: dict[str, str]) -> Server:
+            return _start(cleanup, host, network.command(host, command) if network else command, url[host], folder, env)
+
+        prefill = start(
             "prefill",
-            servers.prefill_command(options, LOOPBACK, prefill_port, bootstrap_port, prefill_handoff) + list(prefill_args),
-            prefill_url,
-            folder,
-            worker_env | servers.hold_env(hold.directory) | (prefill_env or {}),
+            servers.prefill_command(options, url["prefill"], bootstrap_port, prefill_handoff) + list(prefill_args),
+            servers.worker_env(options, url["prefill"]) | servers.hold_env(hold.directory) | (prefill_env or {}),
         )
-        decode = _start(
-            cleanup,
+        decode = start(
             "decode",
-            servers.decode_command(options, LOOPBACK, decode_port, decode_handoff) + list(decode_args),
-            decode_url,
-            folder,
-            worker_env | (decode_env or {}),
+            servers.decode_command(options, url["decode"], decode_handoff) + list(decode_args),
+            servers.worker_env(options, url["decode"]) | (decode_env or {}),
         )
         alone = start_unified(cleanup, options, folder) if with_unified else None
         for server in filter(None, (prefill, decode, alone)):
             server.process.wait_ready(server.url + "/health", START_TIMEOUT_S)
         hold.check_armed()
         # last: started before its workers, the router looks for them only every so often
-        command = servers.router_command(
-            router, LOOPBACK, router_port, metrics_port, prefill_url, bootstrap_port, decode_url
-        )
-        front = _start(cleanup, "router", command, f"http://{LOOPBACK}:{router_port}", folder, {})
+        front = start("router", servers.router_command(router, url["router"], url["prefill"], bootstrap_port, url["decode"]), {})
         front.process.wait_ready(front.url + servers.ROUTERS[router], START_TIMEOUT_S)
-        yield Pair(prefill, decode, front, hold, alone)
+        both = Pair(prefill, decode, front, hold, network, alone)
+        both.set_link(link_mbit)
+        yield both
 
 
 def _start(cleanup: contextlib.ExitStack, name: str, command: list[str], url: str, folder: pathlib.Path, env: dict[str, str]):
