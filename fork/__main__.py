@@ -7,7 +7,7 @@ from fork import ForkError
 from fork.regenerate import regenerate
 from fork.tree import update
 
-EPILOG = """how to edit SGLang's files: run `tree`, edit in build/tree, then either run `patches` with
+EPILOG = """to edit SGLang's files: run `tree`, edit in build/tree, then either run `patches` with
 the edits uncommitted, or `git commit` them there (one commit per patch, `--fixup` for an existing
 one) and run `patches`. Our own files are in python/sglang; the tree links to them."""
 

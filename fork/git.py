@@ -9,7 +9,9 @@ from fork import ForkError
 WHO, WHEN = "handoff", "2000-01-01T00:00:00Z"
 
 
-def git(repo: Path, *args: str, stdin: str = "", index: Path | None = None, strip: bool = True) -> str:
+def git(
+    repo: Path, *args: str, stdin: str = "", index: Path | None = None, strip: bool = True
+) -> str:
     """Output of a git command in repo, less the last newline if strip. Same input, same commit ids.
 
     index: another index file to use instead of the repository's.
@@ -23,7 +25,13 @@ def git(repo: Path, *args: str, stdin: str = "", index: Path | None = None, stri
     if index:
         env["GIT_INDEX_FILE"] = str(index)
     try:
-        ran = subprocess.run(["git", *args], cwd=repo, env=env, input=stdin.encode(errors="surrogateescape"), capture_output=True)
+        ran = subprocess.run(
+            ["git", *args],
+            cwd=repo,
+            env=env,
+            input=stdin.encode(errors="surrogateescape"),
+            capture_output=True,
+        )
     except FileNotFoundError as error:
         raise ForkError(f"{error.filename} is missing: install git.") from error
     if ran.returncode:

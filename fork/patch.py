@@ -53,9 +53,10 @@ class Patch:
         hashes = "".join(f"Pristine-sha256: {sha} {path}\n" for path, sha in self.pristine.items())
         return f"{self.message}\n\nBase: {self.release}\n{hashes}\n{self.diff}"
 
-    def blobs(self) -> dict[str, str]:
-        """Maps each path to the git blob that this patch is to be applied to."""
-        return {file["path"]: file["before"] for file in FILE.finditer(self.diff)}
+
+def blobs(diff: str) -> dict[str, str]:
+    """Maps each path in the diff to the git blob of the file that it is to be applied to."""
+    return {file["path"]: file["before"] for file in FILE.finditer(diff)}
 
 
 def check_message(name: str, message: str) -> None:
@@ -92,7 +93,7 @@ def read_patch(path: Path) -> Patch:
     patch = Patch(
         name[1], header["message"], header["release"], {file: sha for sha, file in hashes}, diff
     )
-    if list(patch.pristine) != list(patch.blobs()):
+    if list(patch.pristine) != list(blobs(diff)):
         raise ForkError(f"{path}: the files of its Pristine-sha256 lines aren't those of its diff.")
     return patch
 

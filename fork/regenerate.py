@@ -4,9 +4,9 @@ import re
 
 from fork import ForkError, base
 from fork.git import git
-from fork.patch import Patch, check_message, insertions
+from fork.patch import Patch, blobs, check_message, insertions
 from fork.repo import commit_patches, pristine_sha256
-from fork.tree import PATCHES, TREE, is_rebasing, locked, mark_exported, read_patches
+from fork.tree import PATCHES, TREE, is_of_base, is_rebasing, locked, mark_exported, read_patches
 
 TRAILER = re.compile(r"\n*^Patch: (.+)\n*", re.MULTILINE)
 UNFOLDED = ("fixup! ", "squash! ", "amend! ")
@@ -18,21 +18,22 @@ def regenerate(into: str = "", new: str = "", message: str = "") -> list[str]:
     Uncommitted edits go into the patch `into`, or into a patch `new` with that message, or, when
     neither is given, each into the only patch that edits its file. Fixup commits are folded in.
     Raises ForkError when edits have no clear place, a rebase stops, or the result isn't made of
-    insertions only; patches/ then stays as it was, and so do uncommitted
-    edits unless a rebase stopped.
+    insertions only; patches/ then stays as it was, and so do uncommitted edits unless a rebase
+    stopped.
     """
     with locked():
-        if not (TREE / ".git").exists():
-            raise ForkError("There is no build/tree: run `python -m fork tree`.")
+        if not is_of_base():
+            raise ForkError(f"There is no build/tree of {base.VERSION}: run `python -m fork tree`.")
         if is_rebasing():
             raise ForkError(
-                f"A git rebase is unfinished in {TREE}: resolve its conflicts, `git add` them, `git "
-                "rebase --continue` (or `--abort`), then run this again."
+                f"A git rebase is unfinished in {TREE}: resolve its conflicts, `git add` them, "
+                "`git rebase --continue` (or `--abort`), then run this again."
             )
         start = git(TREE, "rev-parse", "HEAD")
         _commit_edits(into, new, message)
-        moved = _move_upon_patches()
+        moved = False
         try:
+            moved = _move_upon_patches()
             patches = _fold_and_export()
         except ForkError:
             if not moved and not is_rebasing():
@@ -76,14 +77,20 @@ def _name(commit: str) -> str:
 def _commit_edits(into: str, new: str, message: str) -> None:
     status = git(TREE, "status", "--porcelain", "--untracked-files=all").splitlines()
     if stray := [line[3:] for line in status if line.startswith("??")]:
-        raise ForkError(f"{TREE} has new files: {', '.join(stray)}. Move them to python/, delete or ignore them.")
+        raise ForkError(
+            f"{TREE} has new files: {', '.join(stray)}. Move them to python/ or delete them."
+        )
     edited = git(TREE, "diff", "--name-only", "HEAD").splitlines()
     if (into or new) and not edited:
         raise ForkError(f"{TREE} has no uncommitted edits for --into or --new.")
-    patches = {_name(commit): commit for commit, subject in _log() if not subject.startswith(UNFOLDED)}
+    patches = {
+        _name(commit): commit for commit, subject in _log() if not subject.startswith(UNFOLDED)
+    }
     if new:
         if not re.fullmatch(r"[a-z0-9][a-z0-9-]*", new) or new in patches:
-            raise ForkError(f"--new {new}: a new patch's name is of a-z, 0-9 and -, and not in use.")
+            raise ForkError(
+                f"--new {new}: a new patch's name is of a-z, 0-9 and -, and not in use."
+            )
         check_message(new, message)
         git(TREE, "commit", "--quiet", "--all", "--message", f"{message.strip()}\n\nPatch: {new}")
     elif into:
@@ -97,12 +104,15 @@ def _commit_edits(into: str, new: str, message: str) -> None:
 
 def _fold_by_file(edited: list[str], patches: dict[str, str]) -> None:
     touching = {
-        file: [name for name, commit in patches.items() if file in _touched(commit)] for file in edited
+        file: [name for name, commit in patches.items() if file in _touched(commit)]
+        for file in edited
     }
     if unclear := [file for file, names in touching.items() if len(names) != 1]:
         raise ForkError(
             "It isn't clear which patch these uncommitted edits belong to:\n"
-            + "".join(f"  {file}: {', '.join(touching[file]) or 'in no patch yet'}\n" for file in unclear)
+            + "".join(
+                f"  {file}: {', '.join(touching[file]) or 'in no patch yet'}\n" for file in unclear
+            )
             + "Say --into PATCH, or --new NAME -m 'subject' -m 'why', or commit them in build/tree."
         )
     for name in {names[0]: None for names in touching.values()}:
@@ -138,8 +148,8 @@ def _rebase(*args: str) -> None:
         git(TREE, "rebase", "--quiet", *args)
     except ForkError as error:
         raise ForkError(
-            f"{error}\nYour edits are safe as commits. In {TREE}: resolve the conflict, `git add` the "
-            "files, `git rebase --continue`; then run `python -m fork patches` again."
+            f"{error}\nYour edits are safe as commits. In {TREE}: resolve the conflict, `git add` "
+            "the files, `git rebase --continue`; then run `python -m fork patches` again."
         ) from error
 
 
@@ -152,9 +162,9 @@ def _export(commit: str) -> Patch:
         "--no-renames", "--no-ext-diff", "--no-textconv", "--minimal", "--indent-heuristic",
         "--src-prefix=a/python/", "--dst-prefix=b/python/", commit, strip=False,
     )  # fmt: skip
-    patch = Patch(name, message, base.RELEASE, {}, insertions(name, diff))
-    pristine = {path: pristine_sha256(TREE, path) for path in patch.blobs()}
-    return Patch(name, message, base.RELEASE, pristine, patch.diff)
+    diff = insertions(name, diff)
+    pristine = {path: pristine_sha256(TREE, path) for path in blobs(diff)}
+    return Patch(name, message, base.RELEASE, pristine, diff)
 
 
 def _write(patches: list[Patch]) -> list[str]:

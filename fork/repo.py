@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fork import ForkError, base
 from fork.git import WHO, git
-from fork.patch import Patch
+from fork.patch import Patch, blobs
 
 EXCLUDED = ["__pycache__/", "*.pyc"]
 
@@ -42,7 +42,7 @@ def commit_patches(repo: Path, patches: list[Patch]) -> str:
     head = git(repo, "rev-parse", "base^{commit}")
     for patch in patches:
         check_pristine(repo, patch)
-        for path, blob in patch.blobs().items():
+        for path, blob in blobs(patch.diff).items():
             staged = git(repo, "ls-files", "--stage", in_tree(path), index=index)
             if staged.split()[1] != blob:
                 raise ForkError(
@@ -67,7 +67,7 @@ def check_pristine(repo: Path, patch: Patch) -> None:
         if found != expected:
             raise ForkError(
                 f"patch {patch.name} was made for {path} of {patch.release} (sha256 {expected}), "
-                f"but the base {base.RELEASE} has {'sha256 ' + found if found else 'no such file'}. "
+                f"but the base {base.RELEASE} has {f'sha256 {found}' if found else 'none'}. "
                 f"Either pin {patch.release} in fork/base.toml again, or move the patch out of "
                 "patches/, run `python -m fork tree`, make its edits again in build/tree and run "
                 f"`python -m fork patches --new {patch.name} -m MESSAGE`."
@@ -91,6 +91,6 @@ def check_shadowing(repo: Path, ours: Iterable[str]) -> None:
     upstream = git(repo, "ls-tree", "-r", "-z", "--name-only", "base").split("\0")
     if shadows := set(ours) & set(upstream):
         raise ForkError(
-            f"python/{min(shadows)} would replace that file of {base.RELEASE}: rename ours, or edit "
-            "SGLang's in build/tree and run `python -m fork patches`."
+            f"python/{min(shadows)} would replace that file of {base.RELEASE}: rename ours, or "
+            "edit SGLang's in build/tree and run `python -m fork patches`."
         )

@@ -38,6 +38,16 @@ def our_files() -> dict[str, Path]:
     return dict(sorted(found.items()))
 
 
+def is_of_base() -> bool:
+    """Whether build/tree exists and was made from the base pinned now."""
+    mark = TREE / ".git/handoff-base"
+    return mark.exists() and mark.read_text() == _base_mark()
+
+
+def _base_mark() -> str:
+    return f"{base.VERSION} {base.PINS['sha256'][base.wheel_name()]}"
+
+
 def is_rebasing() -> bool:
     """Whether a git rebase in build/tree has stopped for the developer."""
     return any((TREE / ".git" / name).exists() for name in ("rebase-merge", "rebase-apply"))
@@ -78,12 +88,10 @@ def update(force: bool = False) -> str:
     """
     with locked():
         wheel = base.fetch()
-        made_of = f"{base.VERSION} {base.PINS['sha256'][wheel.name]}"
-        made, patched = TREE / ".git/handoff-base", TREE / ".git/handoff-patches"
-        if force or not made.exists() or made.read_text() != made_of:
-            _make(wheel, made_of, force)
+        if force or not is_of_base():
+            _make(wheel, force)
             done = "made"
-        elif patched.read_text() == digest():
+        elif (TREE / ".git/handoff-patches").read_text() == digest():
             done = "up to date"
         else:
             head = commit_patches(TREE, read_patches())
@@ -103,7 +111,7 @@ def mark_exported(repo: Path, head: str) -> None:
     (repo / ".git/handoff-patches").write_text(digest())
 
 
-def _make(wheel: Path, made_of: str, force: bool) -> None:
+def _make(wheel: Path, force: bool) -> None:
     if (TREE / ".git").exists() and not force:
         _refuse_edits()
     new = TREE.with_name("tree.new")
@@ -112,7 +120,7 @@ def _make(wheel: Path, made_of: str, force: bool) -> None:
     check_shadowing(new, our_files())
     head = commit_patches(new, read_patches())
     git(new, "reset", "--quiet", "--hard", head)
-    (new / ".git/handoff-base").write_text(made_of)
+    (new / ".git/handoff-base").write_text(_base_mark())
     mark_exported(new, head)
     if TREE.exists():
         shutil.rmtree(TREE)
