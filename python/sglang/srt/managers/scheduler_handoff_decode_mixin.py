@@ -192,6 +192,10 @@ class SchedulerHandoffDecodeMixin:
         if session is None:
             return False
         machine = session.machine
+        if machine.state is DecodeState.OFFERED and not session.kv_seen:
+            # P's Open was sent before the KV: it may lie unread since this iteration's intake.
+            session.kv_seen = True
+            return True
         if not machine.kv_here and not machine.done:
             session.record.mark("kv_arrived")
         self.handoff.send(

@@ -10,7 +10,7 @@ import torch
 from sglang.srt.disaggregation.base import KVPoll
 from sglang.srt.disaggregation.handoff.eligibility import request_misfit
 from sglang.srt.disaggregation.handoff.finish import generation_end
-from sglang.srt.disaggregation.handoff.messages import FrameError, decode_offer
+from sglang.srt.disaggregation.handoff.messages import FrameError, Offer, decode_offer
 from sglang.srt.disaggregation.handoff.metrics import (
     COMMITTED,
     FAILED,
@@ -47,33 +47,38 @@ class SchedulerHandoffPrefillMixin:
         if req.handoff_max_new_tokens is None:
             req.handoff_max_new_tokens = req.sampling_params.max_new_tokens
 
+    def greet_handoff_peer(self: Scheduler, req: Req) -> None:
+        """The transfer metadata is here: connect to D while the prompt is computed, so that t1
+        does not wait for the handshake."""
+        offer = self._read_offer(req)
+        if offer is not None:
+            self.handoff.channel.connect(offer.endpoint)
+
     def start_bridge(self: Scheduler, req: Req, first_token: int) -> None:
         """The prompt is computed: log t1, send it, and end P's own HTTP answer.
 
         Routers may hold D's bytes until P's answer has ended, so this comes before the KV is sent.
         """
-        machine_args = self._accept_offer(req)
-        if machine_args is None:
+        offer = self._read_offer(req)
+        if offer is None:
+            self._take_ordinary_prefill(req)
             return
+        received = req.time_stats.scheduler_recv_time or time.perf_counter()
+        self.handoff.now = time.monotonic()
         machine = PrefillMachine(
             prompt_len=len(req.origin_input_ids),
             cached_tokens=req.cached_tokens,
             fingerprint=self.handoff_fingerprint,
             budget=min(self._bridge_budget, req.handoff_max_new_tokens),
-            prefill_us=max(
-                0, int((time.perf_counter() - req.time_stats.scheduler_recv_time) * 1e6)
-            )
-            if req.time_stats.scheduler_recv_time
-            else 0,
+            prefill_us=int(max(0.0, time.perf_counter() - received) * 1e6),
             endpoint=self.handoff.channel.endpoint,
             timing=self.handoff.timing,
             room=req.bootstrap_room,
-            nonce=machine_args.nonce,
+            nonce=offer.nonce,
         )
-        session = Session(req, machine, machine_args.endpoint)
+        session = Session(req, machine, offer.endpoint)
         self.handoff.add(session)
         req.handoff = session
-        self.handoff.now = time.monotonic()
         self.handoff.send(
             session,
             machine.start(
@@ -82,30 +87,32 @@ class SchedulerHandoffPrefillMixin:
         )
         self._end_prefill_response(req)
 
-    def _accept_offer(self: Scheduler, req: Req):
+    def _read_offer(self: Scheduler, req: Req) -> Optional[Offer]:
+        """D's offer for this request; None if it made none that this side can read."""
         infos = self._handoff_transfer_infos.get(req.bootstrap_room) or {}
         frame = next((i.handoff_offer for i in infos.values() if i.handoff_offer), None)
         if frame is None:
-            # Judge the request as D did, by its own length, not the 1 that upstream has put.
-            kept, params = req.handoff_max_new_tokens, req.sampling_params
-            params.max_new_tokens, one = kept, params.max_new_tokens
-            reason = request_misfit(req) or "no_offer"
-            params.max_new_tokens = one
-            self.handoff_metrics.request(ORDINARY, reason)
-            if reason == "no_offer" and not self._offer_seen:
-                self.handoff_metrics.warn_once(
-                    reason,
-                    "No handoff offer from the decode worker: start it with "
-                    "--disaggregation-seamless-handoff too. Until then requests take the ordinary path.",
-                )
             return None
         self._offer_seen = True
         try:
             return decode_offer(frame)
         except FrameError as e:
             self.handoff.channel.drop(f"offer_{e.reason}", str(e))
-            self.handoff_metrics.request(ORDINARY, f"offer_{e.reason}")
             return None
+
+    def _take_ordinary_prefill(self: Scheduler, req: Req) -> None:
+        # Judge the request as D did, by its own length, not the 1 that upstream has put.
+        params = req.sampling_params
+        params.max_new_tokens, one = req.handoff_max_new_tokens, params.max_new_tokens
+        reason = request_misfit(req) or "no_offer"
+        params.max_new_tokens = one
+        self.handoff_metrics.request(ORDINARY, reason)
+        if reason == "no_offer" and not self._offer_seen:
+            self.handoff_metrics.warn_once(
+                reason,
+                "No handoff offer from the decode worker: start it with "
+                "--disaggregation-seamless-handoff too. Until then requests take the ordinary path.",
+            )
 
     def _end_prefill_response(self: Scheduler, req: Req) -> None:
         """Stream the final output that upstream would send after the transfer; upstream's own is

@@ -85,6 +85,13 @@ class HandoffChannel:
         else:
             self.sent[type(message).__name__] += 1
 
+    def connect(self, endpoint: str) -> None:
+        """Begin to connect, so that the first message finds the connection made."""
+        try:
+            self._peer(endpoint)
+        except zmq.ZMQError as e:
+            self.drop("unreachable", f"{endpoint}: {e}")
+
     def drop(self, reason: str, detail: str = "") -> None:
         """Count something that was not obeyed; log the first of each reason."""
         self.dropped[reason] += 1

@@ -34,6 +34,7 @@ class Session:
     machine: Union[PrefillMachine, DecodeMachine]
     peer: Optional[str]  # the other side's endpoint; D learns it from Open
     in_flight: int = 0  # forwards launched for this request whose result is not seen
+    kv_seen: bool = False  # D: the prompt KV was there at an earlier look
     record: Optional[RequestRecord] = None  # for people, never for decisions
 
 
