@@ -99,9 +99,14 @@ class Process:
                 )
             time.sleep(0.2)
 
-    def stop(self, timeout: float = 10) -> None:
-        """End the process and its group: SIGTERM, then after `timeout` seconds SIGKILL. Does nothing if all are gone."""
-        self._signal_group(signal.SIGTERM)
+    def ask_to_stop(self) -> None:
+        """Send SIGTERM to the process and return. `stop` must follow."""
+        if self.alive():
+            self._popen.terminate()
+
+    def stop(self, timeout: float = 5) -> None:
+        """End the process: SIGTERM, then after `timeout` seconds SIGKILL to it and its group. Can be called twice."""
+        self.ask_to_stop()
         try:
             self._popen.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -119,6 +124,27 @@ class Process:
             os.killpg(self.pid, sig)
         except ProcessLookupError:
             pass
+
+
+def wait_ended(pid: int, timeout: float = 5) -> None:
+    """Wait until the process `pid` has ended, whoever its parent is; a zombie has.
+
+    Raises:
+        TimeoutError: it still runs after `timeout` seconds.
+    """
+    deadline = time.monotonic() + timeout
+    while _runs(pid):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"process {pid} still runs after {timeout} s")
+        time.sleep(0.02)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        state = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
 
 
 def _answers(url: str) -> bool:

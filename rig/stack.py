@@ -153,9 +153,14 @@ def pair(
         # last: started before its workers, the router looks for them only every so often
         front = start("router", servers.router_command(router, url["router"], url["prefill"], bootstrap_port, url["decode"]), {})
         front.process.wait_ready(front.url + servers.ROUTERS[router], START_TIMEOUT_S)
-        both = Pair(prefill, decode, front, hold, network, alone)
-        both.set_link(link_mbit)
-        yield both
+        running = Pair(prefill, decode, front, hold, network, alone)
+        running.set_link(link_mbit)
+        try:
+            yield running
+        finally:
+            # all at once, then `cleanup` waits for each: a worker takes seconds to end
+            for server in filter(None, (front, decode, prefill, alone)):
+                server.process.ask_to_stop()
 
 
 def _start(cleanup: contextlib.ExitStack, name: str, command: list[str], url: str, folder: pathlib.Path, env: dict[str, str]):

@@ -1,0 +1,54 @@
+# make demo, make test: everything they need is set up first, and not again when it's there.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+# one stamp per content of the file, so that an older requirements.txt is installed again too
+REQUIREMENTS := $(VENV)/requirements-$(shell sha256sum cpu/requirements.txt | cut -c1-16)
+FORK := $(VENV)/fork-installed
+MODELS := $(addprefix build/models/,tiny-qwen3-float32 tiny-qwen3-bfloat16 smollm2-135m-instruct)
+
+.PHONY: setup system tree patches models test demo clean
+.DELETE_ON_ERROR:
+
+setup: system tree models
+
+system:
+	@sh cpu/system_packages.sh
+
+$(REQUIREMENTS): cpu/requirements.txt
+	@echo "== Python environment in $(VENV): about 7 GB, some minutes"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --disable-pip-version-check --no-deps -r $<
+	@touch $@
+
+# the editable install only puts build/tree on the import path; `make tree` keeps that up to date
+$(FORK): $(REQUIREMENTS) pyproject.toml fork/backend.py fork/base.toml
+	@echo "== SGLang with our patches, editable"
+	$(BIN)/pip install --disable-pip-version-check --no-deps -e .
+	@touch $@
+
+tree: $(FORK)
+	$(BIN)/python -m fork tree
+
+patches: $(FORK)
+	$(BIN)/python -m fork patches
+
+models: $(MODELS:=/model.safetensors)
+
+build/models/tiny-qwen3-%/model.safetensors: cpu/models/tiny_qwen3.py cpu/models/byte_tokenizer.py | $(REQUIREMENTS)
+	@echo "== Model $(@D)"
+	$(BIN)/python $< $(@D) --dtype $*
+
+build/models/smollm2-135m-instruct/model.safetensors: cpu/models/smollm2.py | $(REQUIREMENTS)
+	@echo "== Model $(@D)"
+	$(BIN)/python $< $(@D)
+
+test: setup
+	$(BIN)/python -m pytest test
+
+demo: setup
+	$(BIN)/python -m demo
+
+# build/tree stays: it may hold edits that `make patches` hasn't exported
+clean:
+	rm -rf $(VENV) build/models build/rig build/demo
