@@ -1,0 +1,99 @@
+"""What the handoff's tests on real processes share: a stack, its oracle, and a way to see both workers empty."""
+
+import itertools
+import random
+import re
+import urllib.request
+
+from rig import client, idle
+
+# Budgets of P in tokens: with the small one the boundary is known when the transfer is held.
+BUDGET = 512
+SMALL_BUDGET = 8
+BUDGET_VARIABLE = "SGLANG_DISAGGREGATION_HANDOFF_MAX_BRIDGE_TOKENS"
+
+
+def prompt(seed: int, length: int) -> list[int]:
+    """Token ids that look like nothing else's, so that no prefix cache helps by chance."""
+    draw = random.Random(seed)
+    return [draw.randrange(10, 500) for _ in range(length)]
+
+
+class Oracle:
+    """Answers of the unified server, each asked for once."""
+
+    def __init__(self, url: str):
+        self._url, self._known = url, {}
+
+    def __call__(self, ids, **sampling) -> client.Answer:
+        key = (tuple(ids), repr(sorted(sampling.items())))
+        if key not in self._known:
+            self._known[key] = client.generate(self._url, ids, **sampling)
+        return self._known[key]
+
+    def all(self, prompts, at_once: int, **sampling) -> list[client.Answer]:
+        """Many answers at a time."""
+        new = [p for p in prompts if (tuple(p), repr(sorted(sampling.items()))) not in self._known]
+        for ids, answer in zip(new, client.generate_all(self._url, new, at_once=at_once, **sampling)):
+            self._known[tuple(ids), repr(sorted(sampling.items()))] = answer
+        return [self(p, **sampling) for p in prompts]
+
+
+def ending_at(oracle: Oracle, index: int, seed: int) -> tuple[list[int], dict]:
+    """A prompt, and sampling parameters with a stop token, for which the answer's entry `index` is the end token."""
+    for n in itertools.count(seed):
+        ids = prompt(n, 120)
+        token = oracle(ids, max_new_tokens=index, ignore_eos=True).ids[index - 1]
+        sampling = dict(max_new_tokens=index + 30, stop_token_ids=[token])
+        if len(oracle(ids, **sampling).ids) == index:
+            return ids, sampling
+
+
+def same(answer: client.Answer, expected: client.Answer) -> None:
+    """Assert that ids, text and the reason of the end agree, and that every index came once, in order."""
+    assert answer.ids == expected.ids
+    assert answer.text == expected.text
+    assert answer.finish_reason == expected.finish_reason
+    assert answer.meta_info["completion_tokens"] == expected.meta_info["completion_tokens"]
+    assert answer.meta_info["prompt_tokens"] == expected.meta_info["prompt_tokens"]
+    seen = 0
+    for event in answer.events:
+        seen += len(event.ids)
+        assert event.data["meta_info"]["completion_tokens"] == seen
+    assert seen == len(expected.ids)
+
+
+def handoff(answer: client.Answer) -> dict:
+    """What meta_info says of the handoff."""
+    return answer.meta_info["handoff"]
+
+
+def generate_held(pair, ids, *, tokens_first: int, rid: str, **sampling) -> client.Answer:
+    """Send a request, hold its transfer until `tokens_first` tokens have come, then let it go and wait for the end."""
+    pair.hold.request(rid)
+    try:
+        stream = client.start_generate(pair.url, ids, rid=rid, **sampling)
+        stream.wait_for_tokens(tokens_first, timeout=60)
+        assert not any(e["what"] == "done" and e["rid"] == rid for e in pair.hold.events())
+    finally:
+        pair.hold.release(rid)
+    return stream.result()
+
+
+def assert_empty(pair) -> None:
+    """Both workers hold nothing: no request, no KV slot, no metadata slot, and the cache can be flushed."""
+    for server in (pair.prefill, pair.decode):
+        idle.wait_idle(server.url)
+
+
+def counters(server, name: str = "sglang:handoff_requests_total") -> dict[tuple[str, str], float]:
+    """{(outcome, reason): count} of a worker's Prometheus counter."""
+    with urllib.request.urlopen(f"{server.url}/metrics", timeout=10) as response:
+        text = response.read().decode()
+    found = {}
+    for line in text.splitlines():
+        if line.startswith(name + "{"):
+            labels = dict(re.findall(r'(\w+)="([^"]*)"', line))
+            key = (labels["outcome"], labels["reason"])
+            found[key] = found.get(key, 0) + float(line.rsplit(" ", 1)[1])
+    return found
