@@ -198,6 +198,37 @@ def test_a_mutated_frame_is_refused_or_within_bounds(message, data):
     assert m.decode(m.encode(got)) == got
 
 
+DEEP = b"\x91" * 60_000 + b"\x01"  # one list in another, 60,000 times
+
+
+@pytest.mark.parametrize("kind", MESSAGES)
+def test_a_surplus_field_is_malformed_however_deep_it_nests(kind):
+    """Not a RecursionError in the scheduler's thread: one frame of a stranger would end the worker."""
+    frame = wire(kind)
+    assert frame[1] >> 4 == 9  # a msgpack list of up to 15
+    longer = frame[:1] + bytes((frame[1] + 1,)) + frame[2:]
+    for surplus in (b"\x01", DEEP):
+        assert refusal(longer + surplus) == "malformed"
+
+
+@pytest.mark.parametrize("version, surplus, reason", [(2, b"\x01", "version"), (1, DEEP, "malformed")])
+def test_a_surplus_field_of_an_offer(version, surplus, reason):
+    """A later version may add one, and is then named by its number."""
+    frame = m.encode_offer(m.Offer(version, NONCE, "tcp://10.0.0.1:80"))
+    assert frame[0] == 0x83  # a msgpack map of 3
+    with pytest.raises(m.FrameError) as error:
+        m.decode_offer(b"\x84" + frame[1:] + b"\xa1x" + surplus)
+    assert error.value.reason == reason
+
+
+@pytest.mark.parametrize("place", range(8))
+def test_no_place_in_a_frame_takes_deep_nesting(place):
+    """Whether the decoder goes into it or over it."""
+    sound = msgspec.msgpack.decode(wire(m.Append)[1:])
+    body = b"".join(msgspec.msgpack.encode(part) for part in sound[:place])
+    assert refusal(b"\x01\x97" + body + DEEP) == "malformed"
+
+
 def test_an_error_says_what_and_why():
     assert str(m.FrameError("size", "9 bytes")) == "size: 9 bytes"
     assert str(m.FrameError("role")) == "role"

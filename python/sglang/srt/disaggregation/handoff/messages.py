@@ -21,12 +21,17 @@ Room = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 Nonce = Annotated[bytes, msgspec.Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
 Digest = Annotated[bytes, msgspec.Meta(min_length=8, max_length=8)]
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+# An entry's index, or the length of a log that has entries; P's log always has t1.
+Index = Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)]
 TokenIds = Annotated[
     List[Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]],
     msgspec.Meta(max_length=MAX_IDS_PER_APPEND),
 ]
 Stamp = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
-Endpoint = Annotated[str, msgspec.Meta(min_length=7, max_length=256)]
+# No other transport: a peer must not make this worker touch its file system or itself.
+Endpoint = Annotated[
+    str, msgspec.Meta(max_length=256, pattern=r"^tcp://[0-9A-Za-z_.:%\[\]-]+:[0-9]{1,5}\Z")
+]
 
 
 class AbortReason(IntEnum):
@@ -60,7 +65,9 @@ class Offer(msgspec.Struct, frozen=True):
     endpoint: Endpoint  # D's control socket, tcp://host:port
 
 
-class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
+class _Message(
+    msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True
+):
     room: Room
     nonce: Nonce
 
@@ -81,7 +88,7 @@ class Append(_Message, frozen=True, array_like=True, tag=2):
     """P: entries ``start``, ``start + 1``, ... Empty ``ids`` is a sign of life."""
 
     term: Count
-    start: Count
+    start: Index
     ids: TokenIds
     stamp: Stamp  # P's clock in microseconds, echoed by Ack
 
@@ -94,8 +101,10 @@ class Ack(_Message, frozen=True, array_like=True, tag=3):
 
 
 class SealRequest(_Message, frozen=True, array_like=True, tag=4):
-    """D: close the log at length max(at, what you have)."""
+    """D: close the log at length max(at, what you have), if it is still of this term: a late
+    copy must not end what Resume has begun."""
 
+    term: Count
     at: Count
 
 
@@ -103,7 +112,7 @@ class Sealed(_Message, frozen=True, array_like=True, tag=5):
     """P: the log is closed at ``length``; P generates nothing more in this term."""
 
     term: Count
-    length: Count
+    length: Index
     digest: Digest
     reason: EndReason
 
@@ -111,14 +120,14 @@ class Sealed(_Message, frozen=True, array_like=True, tag=5):
 class Commit(_Message, frozen=True, array_like=True, tag=6):
     """D generates from entry ``boundary + 1``; P frees everything."""
 
-    boundary: Count
+    boundary: Index
 
 
 class Resume(_Message, frozen=True, array_like=True, tag=7):
     """D could not take over: P generates again, in a new term, from ``start``."""
 
     term: Count
-    start: Count
+    start: Index
 
 
 class Abort(_Message, frozen=True, array_like=True, tag=8):
@@ -144,6 +153,8 @@ class FrameError(ValueError):
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Message)
 _offer_decoder = msgspec.msgpack.Decoder(Offer)
+# What msgspec raises for bad input; the second for what nests too deep, wherever it is met.
+_DECODE_ERRORS = (msgspec.MsgspecError, RecursionError)
 
 
 def encode(message: Message) -> bytes:
@@ -163,7 +174,7 @@ def decode(frame: bytes) -> Message:
         raise FrameError("version", f"{frame[0]}, this side speaks {VERSION}")
     try:
         return _decoder.decode(memoryview(frame)[1:])
-    except msgspec.MsgspecError as e:
+    except _DECODE_ERRORS as e:
         raise FrameError("malformed", str(e)) from None
 
 
@@ -180,7 +191,7 @@ def decode_offer(frame: bytes) -> Offer:
     """
     try:
         offer = _offer_decoder.decode(frame)
-    except msgspec.MsgspecError as e:
+    except _DECODE_ERRORS as e:
         raise FrameError("malformed", str(e)) from None
     if offer.version != VERSION:
         raise FrameError("version", f"{offer.version}, this side speaks {VERSION}")
