@@ -2,7 +2,7 @@
 
     BRIDGING <-> PAUSED      lease over, no KV slot, engine paused
     BRIDGING, PAUSED -> SEALED      D asked, or generation ended on P
-    SEALED -> BRIDGING              only by Resume with a higher term
+    SEALED -> BRIDGING, PAUSED      only by Resume with a higher term, if D had asked for the seal
     SEALED -> COMMITTED             D is the generator
     any -> FINISHED                 the request ended on a relayed token
     any -> ABORTED
@@ -170,6 +170,8 @@ class PrefillMachine:
         if isinstance(message, Ack):
             return self._on_ack(now, message)
         if isinstance(message, SealRequest):
+            if message.term != self.term:
+                return []  # of before a Resume
             if self.state is PrefillState.SEALED:
                 return self._sealed_message(now)
             self._seal_at = max(message.at, len(self.log))
@@ -255,17 +257,16 @@ class PrefillMachine:
         return []
 
     def _on_resume(self, now: float, resume: Resume) -> List[Message]:
-        if (
-            self.state is not PrefillState.SEALED
-            or resume.term <= self.term
-            or resume.start != len(self.log) + 1
-            or self.end_reason is not EndReason.SEAL
-        ):
-            return self._sealed_message(now) if self.state is PrefillState.SEALED else []
-        self.term, self._seal_at, self.end_reason = resume.term, None, None
-        self.log.reopen()
+        if resume.term <= self.term or resume.start > len(self.log) + 1:
+            return []
+        self.term, self._seal_at = resume.term, None
+        # D may lack entries that the seal covered: they are sent again in the new term.
+        self._opened, self._acked = True, max(self._acked, resume.start - 1)
         self._heard_stamp = _stamp(now)
-        self.state = PrefillState.PAUSED if self.holds else PrefillState.BRIDGING
+        if self.end_reason is EndReason.SEAL:
+            self.end_reason = None
+            self.log.reopen()
+            self.state = PrefillState.PAUSED if self.holds else PrefillState.BRIDGING
         return self._resend(now)
 
 
