@@ -5,7 +5,8 @@
     REPLAYING -> SEALING            one more round would catch up
     RELAYING, REPLAYING, SEALING -> DRAINING    the log's end is known
     DRAINING -> OWNER               all but the last entry are replayed
-    any but OWNER -> RELAY_ONLY     KV transfer or replay failed; P goes on
+    RELAYING -> RELAY_ONLY          the KV transfer has failed; P goes on
+    REPLAYING, SEALING, DRAINING -> RELAY_ONLY  replay failed, or no slot; P resumes
     any -> FINISHED | ABORTED
 
 D is the only writer to the client, so a lost, late or repeated message can delay a
@@ -114,7 +115,8 @@ class DecodeMachine:
         self._sent_at = 0.0
         self._echoed_at = 0.0  # when P's lease was last renewed
         self._sealed: Optional[Sealed] = None
-        self._slot = True
+        self._slot = False  # until the caller has looked
+        self._resuming = False  # P has not answered in the new term
 
     # ------------------------------------------------------------------ queries
     @property
@@ -213,6 +215,12 @@ class DecodeMachine:
         self.rounds += 1
         return self._advance(now)
 
+    def round_failed(self) -> None:
+        """The round in flight wrote no KV. It may be tried again, or the caller resumes P."""
+        if self._round_to is None:
+            raise ValueError("no replay round in flight")
+        self._round_to = None
+
     def finished(self, now: float) -> List[Message]:
         """A relayed token has ended the request, by D's stop rules."""
         if self.done:
@@ -230,16 +238,16 @@ class DecodeMachine:
         return [Abort(self.room, self.nonce, reason)]
 
     def resume(self, now: float) -> List[Message]:
-        """D can't take over: P generates again and D relays to the end. The caller has
-        waited for the round in flight."""
-        if self.state is not DecodeState.DRAINING or self.alone or self._sealed is None:
+        """D can't take over: P generates again and D relays to the end. No message, and nothing
+        changed, when P has stopped for good or a round is in flight."""
+        if self.state not in REPLAY_STATES or self.alone or self.replay_in_flight:
             return []
-        if self._sealed.reason is not EndReason.SEAL:
+        if self._sealed is not None and self._sealed.reason is not EndReason.SEAL:
             return []
         self.term += 1
         self.log.reopen()
-        self._sealed = self.end_reason = None
-        self.state = DecodeState.RELAY_ONLY
+        self._sealed = self.end_reason = self._asked_at = None
+        self.state, self._resuming = DecodeState.RELAY_ONLY, True
         return self._resume_message(now)
 
     def tick(self, now: float) -> List[Message]:
@@ -252,7 +260,7 @@ class DecodeMachine:
             return []
         if self.state is DecodeState.SEALING:
             return self._ask_seal(now)
-        if self.state is DecodeState.RELAY_ONLY and self.term > 1 and not self.log.complete:
+        if self._resuming:
             return self._resume_message(now)
         return []
 
@@ -274,14 +282,14 @@ class DecodeMachine:
             return self._on_open(now, message)
         if self.state is DecodeState.OFFERED:
             return self._reject("before_open")
+        if not isinstance(message, (Append, Sealed)):
+            return self._reject("unexpected")
         if message.term != self.term:
             return self._reject("term")
-        self._heard_at = now
+        self._heard_at, self._resuming = now, False
         if isinstance(message, Append):
             return self._on_append(now, message)
-        if isinstance(message, Sealed):
-            return self._on_sealed(now, message)
-        return self._reject("unexpected")
+        return self._on_sealed(now, message)
 
     # ----------------------------------------------------------------- internals
     def _reject(self, reason: str) -> List[Message]:
@@ -325,7 +333,7 @@ class DecodeMachine:
 
     def _on_abort(self, now: float, message: Abort) -> List[Message]:
         """P has stopped and frees: D lives on what it has, once the KV is here."""
-        self.end_reason = None
+        self.end_reason, self._resuming = None, False
         if self.state is DecodeState.OFFERED or not len(self.log):
             self.state, self.abort_reason = DecodeState.ABORTED, message.reason
             return []
@@ -341,7 +349,7 @@ class DecodeMachine:
 
     def _ask_seal(self, now: float) -> List[Message]:
         self._sent_at = now
-        return [SealRequest(self.room, self.nonce, 0)]
+        return [SealRequest(self.room, self.nonce, self.term, 0)]
 
     def _resume_message(self, now: float) -> List[Message]:
         self._sent_at = now
