@@ -17,8 +17,8 @@ rids = (f"boundary-{n}" for n in itertools.count())
 
 
 @pytest.fixture(scope="module", params=["overlap", "plain"])
-def pair(request):
-    with run_stack(request.param == "overlap", B) as running:
+def pair(request, tmp_path_factory):
+    with run_stack(request.param == "overlap", B, tmp_path_factory.mktemp("metrics")) as running:
         running.oracle = hs.Oracle(running.unified.url)
         yield running
 

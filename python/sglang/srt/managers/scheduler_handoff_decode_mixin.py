@@ -66,7 +66,7 @@ class SchedulerHandoffDecodeMixin:
             room=req.bootstrap_room,
             nonce=secrets.token_bytes(NONCE_BYTES),
             prompt_len=len(req.origin_input_ids),
-            fingerprint=self.handoff_fingerprint,
+            fingerprint=self.handoff_fingerprint(),
             vocab_size=self.model_config.vocab_size,
             timing=self.handoff.timing,
         )
@@ -87,10 +87,9 @@ class SchedulerHandoffDecodeMixin:
         relayed: List[Req] = []
         for session in self.handoff:
             machine, req = session.machine, session.request.req
-            if machine.state is not DecodeState.OFFERED and "opened" not in session.record.fields["at_ms"]:
+            if machine.peer_endpoint is not None:
                 self._opened_once = True
-                session.record.mark("opened")
-                session.record.fields["prefill_ms"] = machine.prefill_us / 1e3
+                session.record.opened(machine.prefill_us / 1e3)
             tokens = machine.take_relay()
             if not tokens or req.finished():
                 continue
@@ -132,17 +131,22 @@ class SchedulerHandoffDecodeMixin:
         if self._replayed_last and not running_batch.is_empty():
             self._replayed_last = False
             return None
-        room = min(MAX_REPLAY_TOKENS, self.token_to_kv_pool_allocator.available_size())
+        # The next decode step keeps its slots: a replay must not cause a retraction.
+        free = self.token_to_kv_pool_allocator.available_size()
+        room = min(MAX_REPLAY_TOKENS, free - running_batch.batch_size())
         reqs: List[Req] = []
         for session in self.handoff:
+            if session.machine.replay_range(MAX_REPLAY_TOKENS) is None:
+                continue
             span = session.machine.replay_range(room)
             if span is None:
+                self._wait_for_replay_slots(session)
                 continue
             first, last = span
             room -= last - first + 1
             session.machine.round_started(last)
-            session.in_flight += 1
-            session.record.fields["rounds"].append([session.record.now_ms(), None, last - first + 1])
+            session.in_flight, session.stalled_since = session.in_flight + 1, None
+            session.record.start_round(last - first + 1)
             reqs.append(self._extend_over_log(session.request.req, last))
         self._replayed_last = bool(reqs)
         if not reqs:
@@ -158,6 +162,20 @@ class SchedulerHandoffDecodeMixin:
         )
         batch.prepare_for_extend()
         return batch
+
+    def _wait_for_replay_slots(self: Scheduler, session: Session) -> None:
+        """The KV pool is full. Past the seal deadline give the request back to P, which goes on
+        while D relays; where P has stopped for good the request ends in an error."""
+        now = self.handoff.now
+        if session.stalled_since is None:
+            session.stalled_since = now
+        if now - session.stalled_since < self.handoff.timing.seal:
+            return
+        resumed = session.machine.resume(now)
+        self.handoff.send(
+            session, resumed or session.machine.abort(now, AbortReason.NO_SLOT)
+        )
+        session.stalled_since = None
 
     @staticmethod
     def _extend_over_log(req: Req, last: int) -> Req:
@@ -176,9 +194,7 @@ class SchedulerHandoffDecodeMixin:
         for req in batch.reqs:
             session = req.handoff
             session.in_flight -= 1
-            this_round = session.record.fields["rounds"][-1]
-            this_round[1] = session.record.now_ms()
-            self.handoff_metrics.tokens("replayed", this_round[2])
+            self.handoff_metrics.tokens("replayed", session.record.end_round())
             self.handoff.send(session, session.machine.round_done(self.handoff.now))
             self._note_state(session)
 
@@ -198,6 +214,7 @@ class SchedulerHandoffDecodeMixin:
             return True
         if not machine.kv_here and not machine.done:
             session.record.mark("kv_arrived")
+            self._check_first_token(session)
         self.handoff.send(
             session,
             [
@@ -206,18 +223,30 @@ class SchedulerHandoffDecodeMixin:
             ],
         )
         self._note_state(session)
-        if session.in_flight or not machine.done:
+        if session.in_flight:
+            return True
+        if machine.hopeless(self.handoff.now):
+            self._fail_transfer(decode_req)
+            return True
+        if not machine.done:
             return True
         if machine.state is DecodeState.OWNER:
             self._commit_handoff(session)
         elif machine.state is DecodeState.ABORTED:
-            if machine.relayed:
-                self._fail_transfer(decode_req)
-                return True
             self._leave_for_ordinary_path(session)
         else:
             self._detach(session)
         return False
+
+    def _check_first_token(self: Scheduler, session: Session) -> None:
+        """The metadata carries t1 too: if it isn't the log's, KV and log are not of one request."""
+        machine, index = session.machine, session.request.metadata_buffer_index
+        first = self.disagg_metadata_buffers.output_ids[index][0].item()
+        if len(machine.log) and machine.log.slice(1, 2) != [first]:
+            self.handoff.channel.drop("first_token", f"log {machine.log.slice(1, 2)}, metadata {first}")
+            self.handoff.send(
+                session, machine.abort(self.handoff.now, AbortReason.CONFLICT)
+            )
 
     def handoff_outlives_failure(self: Scheduler, decode_req: DecodeRequest) -> bool:
         """The transfer has failed, or the request was aborted. True: keep the request: P goes

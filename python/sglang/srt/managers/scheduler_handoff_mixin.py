@@ -59,19 +59,22 @@ class SchedulerHandoffMixin(SchedulerHandoffPrefillMixin, SchedulerHandoffDecode
         )
         self.handoff = SessionTable(channel, timing, time.monotonic())
         self.handoff_metrics = HandoffMetrics("decode" if decode else "prefill")
-        self.handoff_fingerprint = config_fingerprint(
-            self.model_config.hf_config,
-            dtype=str(self.model_config.dtype),
-            quantization=self.model_config.quantization,
-            eos=self.model_config.hf_eos_token_id or (),
-            weight_version=get_serving().weight_version,
-        )
         if decode:
             self.init_handoff_decode(kv_manager)
         else:
             self.init_handoff_prefill(kv_manager)
         self._request_dispatcher += TypeBasedDispatcher(
             [(HandoffInput, self.handle_handoff_input)]
+        )
+
+    def handoff_fingerprint(self: Scheduler) -> bytes:
+        """Asked for each request: weights may be updated on one worker before the other."""
+        return config_fingerprint(
+            self.model_config.hf_config,
+            dtype=str(self.model_config.dtype),
+            quantization=self.model_config.quantization,
+            eos=self.model_config.hf_eos_token_id or (),
+            weight_version=get_serving().weight_version,
         )
 
     def handle_handoff_input(self: Scheduler, event: HandoffInput) -> None:

@@ -68,7 +68,7 @@ class SchedulerHandoffPrefillMixin:
         machine = PrefillMachine(
             prompt_len=len(req.origin_input_ids),
             cached_tokens=req.cached_tokens,
-            fingerprint=self.handoff_fingerprint,
+            fingerprint=self.handoff_fingerprint(),
             budget=min(self._bridge_budget, req.handoff_max_new_tokens),
             prefill_us=int(max(0.0, time.perf_counter() - received) * 1e6),
             endpoint=self.handoff.channel.endpoint,

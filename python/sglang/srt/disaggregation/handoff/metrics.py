@@ -7,8 +7,6 @@ import time
 from collections import Counter as Tally
 from typing import Any, Dict
 
-from prometheus_client import Counter
-
 logger = logging.getLogger(__name__)
 
 # Outcomes on both roles.
@@ -23,6 +21,9 @@ class HandoffMetrics:
     is off; one a process, since Prometheus names are."""
 
     def __init__(self, role: str) -> None:
+        # Not at import: the main process sets PROMETHEUS_MULTIPROC_DIR after importing the scheduler.
+        from prometheus_client import Counter
+
         self._role = role
         self._requests = Counter(
             "sglang:handoff_requests_total",
@@ -68,6 +69,21 @@ class RequestRecord:
 
     def now_ms(self) -> float:
         return round((time.time() - self._zero) * 1e3, 3)
+
+    def opened(self, prefill_ms: float) -> None:
+        """P has opened the log; ``prefill_ms`` is P's own time from receipt to t1."""
+        self.fields["at_ms"].setdefault("opened", self.now_ms())
+        self.fields.setdefault("prefill_ms", prefill_ms)
+
+    def start_round(self, tokens: int) -> None:
+        """A replay round over ``tokens`` entries is launched: [start, end, tokens] in ``rounds``."""
+        self.fields["rounds"].append([self.now_ms(), None, tokens])
+
+    def end_round(self) -> int:
+        """The newest round's result is here; return its tokens."""
+        newest = self.fields["rounds"][-1]
+        newest[1] = self.now_ms()
+        return newest[2]
 
     def mark(self, what: str) -> None:
         """Keep the time of the first ``what``."""

@@ -35,6 +35,7 @@ class Session:
     peer: Optional[str]  # the other side's endpoint; D learns it from Open
     in_flight: int = 0  # forwards launched for this request whose result is not seen
     kv_seen: bool = False  # D: the prompt KV was there at an earlier look
+    stalled_since: Optional[float] = None  # D: no KV slot for a replay round since then
     record: Optional[RequestRecord] = None  # for people, never for decisions
 
 
