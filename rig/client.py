@@ -5,6 +5,7 @@
     stream.wait_for_tokens(3); stream.disconnect()
 """
 
+import concurrent.futures
 import dataclasses
 import http.client
 import json
@@ -83,8 +84,8 @@ class Stream:
         self._changed = threading.Condition()
         address = urllib.parse.urlsplit(url)
         self._connection = http.client.HTTPConnection(address.hostname, address.port, timeout=TIMEOUT_S)
-        # connected here, so that `disconnect` always has a socket to cut
         self._connection.connect()
+        self._socket = self._connection.sock  # the connection forgets it when the server closes after the answer
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -121,8 +122,8 @@ class Stream:
         """Cut the connection, as a client that goes away does."""
         self._cut = True
         try:
-            self._connection.sock.shutdown(socket.SHUT_RDWR)
-        except (OSError, AttributeError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
             pass  # it was over already
         self._thread.join(TIMEOUT_S)
 
@@ -188,7 +189,7 @@ class Stream:
         if not data["choices"]:
             return Event(at, [], "", data)
         choice = data["choices"][0]
-        text = (choice.get("delta") or choice["message"]).get("content") or ""
+        text = choice["delta" if "delta" in choice else "message"].get("content") or ""
         answer.text += text
         answer.finish_reason = choice["finish_reason"] or answer.finish_reason
         return Event(at, [], text, data)
@@ -236,7 +237,7 @@ def start_chat(
         prompt: the user's message, or a list of messages.
         max_tokens: most output tokens.
         stream: ask for events instead of one answer.
-        rid: request id, chosen by the server if None.
+        rid: request id, chosen by the server if None. sglang-router drops it on this path.
         fields: more fields of the request, e.g. `stop=["x"]`.
     """
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
@@ -253,10 +254,5 @@ def chat(url: str, prompt: str | list[dict], **options) -> Answer:
 
 def generate_all(url: str, prompts: Iterable[str | Sequence[int]], *, at_once: int, **options) -> list[Answer]:
     """Send every prompt to /generate, at most `at_once` under way at a time, and return the answers in their order."""
-    slots, streams = threading.Semaphore(at_once), []
-    for prompt in prompts:
-        slots.acquire()
-        stream = start_generate(url, prompt, **options)
-        streams.append(stream)
-        threading.Thread(target=lambda s=stream: (s._thread.join(), slots.release()), daemon=True).start()
-    return [stream.result() for stream in streams]
+    with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
+        return list(pool.map(lambda prompt: generate(url, prompt, **options), prompts))

@@ -31,7 +31,10 @@ class Hold:
         (self.directory / "hold_all").touch()
 
     def request(self, rid: str) -> None:
-        """Hold the transfer of the request `rid` (the client chooses it); others overtake it. Call before it's sent."""
+        """Hold the transfer of the request `rid`; others overtake it. Call before it's sent.
+
+        The client chooses `rid`. sglang-router passes it on for /generate only, mini_lb for /v1/chat/completions too.
+        """
         (self.directory / "hold" / rid).touch()
 
     def release(self, rid: str | None = None) -> None:

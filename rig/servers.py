@@ -31,6 +31,7 @@ class Options:
         max_total_tokens: KV slots of each worker.
         max_running_requests: requests of each worker that run at once.
         chunked_prefill_size: longest prompt piece of one forward, in tokens.
+        fast_start: fork a server's children and import only the served models: half the time to start, see `rig/plugin`.
         args: more arguments for every worker.
         env: more variables for every worker.
     """
@@ -41,6 +42,7 @@ class Options:
     max_total_tokens: int = 65536
     max_running_requests: int = 32
     chunked_prefill_size: int = 2048
+    fast_start: bool = True
     args: tuple[str, ...] = ()
     env: dict[str, str] = dataclasses.field(default_factory=dict)
 
@@ -104,14 +106,17 @@ def router_command(kind: str, url: str, prefill: str, bootstrap_port: int, decod
 
 def worker_env(options: Options, url: str) -> dict[str, str]:
     """Return the variables of a worker that others reach at the host of `url`."""
-    return {
+    env = {
         "SGLANG_USE_CPU_ENGINE": "1",
         "SGLANG_HOST_IP": urllib.parse.urlsplit(url).hostname,
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
         "PYTHONPATH": _python_path(PLUGIN, STAND_IN),
-        "SGLANG_EXTERNAL_MODEL_PACKAGE": "rig_models",
-    } | options.env
+        "SGLANG_PLUGINS": "transfer_hold",
+    }
+    if options.fast_start:
+        env |= {"SGLANG_PLUGINS": "transfer_hold,fast_start", "SGLANG_EXTERNAL_MODEL_PACKAGE": "rig_models"}
+    return env | options.env
 
 
 def hold_env(directory: pathlib.Path) -> dict[str, str]:

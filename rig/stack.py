@@ -9,6 +9,7 @@ import dataclasses
 import itertools
 import os
 import pathlib
+import shutil
 
 from rig import ports, servers
 from rig.hold import Hold
@@ -68,8 +69,11 @@ class Pair:
 
 
 def new_run_folder() -> pathlib.Path:
-    """Return a folder for the logs of one stack, under build/rig/."""
-    return servers.ROOT / "build" / "rig" / f"{os.getpid()}-{next(_runs)}"
+    """Return an empty folder for the logs of one stack, under build/rig/."""
+    folder = servers.ROOT / "build" / "rig" / f"{os.getpid()}-{next(_runs)}"
+    # an earlier process may have had this one's id, and left files by which transfers are held
+    shutil.rmtree(folder, ignore_errors=True)
+    return folder
 
 
 @contextlib.contextmanager
@@ -102,6 +106,7 @@ def pair(
     prefill_env: dict[str, str] | None = None,
     decode_env: dict[str, str] | None = None,
     router: str = "sglang",
+    router_args: tuple[str, ...] = (),
     namespaces: bool = False,
     link_mbit: float | None = None,
     with_unified: bool = False,
@@ -115,11 +120,12 @@ def pair(
         prefill_args, decode_args: more arguments for one side.
         prefill_env, decode_env: more variables for one side.
         router: "sglang" or "mini_lb".
+        router_args: more arguments for it.
         namespaces: each on a host of its own, the prefill host's link shaped by the kernel (`rig.network`, needs root).
             Otherwise all on loopback, transfers slowed down by the plugin.
         link_mbit: rate of the KV link in Mbit/s; None: not limited.
         with_unified: run a unified server with the same options as well, on loopback.
-        folder: where logs go.
+        folder: where logs go; must be empty or absent.
 
     Raises:
         CannotShape: namespaces can't be made here.
@@ -151,7 +157,8 @@ def pair(
             server.process.wait_ready(server.url + "/health", START_TIMEOUT_S)
         hold.check_armed()
         # last: started before its workers, the router looks for them only every so often
-        front = start("router", servers.router_command(router, url["router"], url["prefill"], bootstrap_port, url["decode"]), {})
+        command = servers.router_command(router, url["router"], url["prefill"], bootstrap_port, url["decode"])
+        front = start("router", command + list(router_args), {})
         front.process.wait_ready(front.url + servers.ROUTERS[router], START_TIMEOUT_S)
         running = Pair(prefill, decode, front, hold, network, alone)
         running.set_link(link_mbit)

@@ -58,7 +58,7 @@ def test_slow_link_costs_its_time(pair):
     start = time.monotonic()
     client.generate(pair.url, [i % 500 + 3 for i in range(2000)], max_new_tokens=1, ignore_eos=True)
     pair.set_link(None)
-    assert 1.6 < time.monotonic() - start < 8
+    assert time.monotonic() - start > 1.6
 
 
 def test_disconnect_frees_everything(pair):
