@@ -170,10 +170,13 @@ TABLE = {
 def test_the_table(state, event):
     machine = STATES[state]()
     before = everything(machine)
-    EVENTS[event](machine)
+    said = EVENTS[event](machine)
     expected = TABLE.get((state, event))
     if expected is None:
         assert everything(machine) == before
+        if said:  # an aborted P tells a D that still asks
+            assert state == "aborted" and event not in ("abort", "peer aborts", "peer is done")
+            assert said == [Abort(ROOM, NONCE, AbortReason.CLIENT)]
     else:
         assert machine.state is expected
         assert everything(machine) != before
@@ -402,6 +405,13 @@ def test_a_lost_abort_of_P_is_said_again_when_D_asks():
     machine = aborted()
     for message in (seal(), ack(3), commit(3), resume(2, 4)):
         assert machine.receive(NOW, message) == [Abort(ROOM, NONCE, AbortReason.CLIENT)]
+
+
+@pytest.mark.parametrize("reason", [AbortReason.CLIENT, AbortReason.CONFLICT])
+def test_Ds_abort_ends_P_with_Ds_reason(reason):
+    machine = bridging()
+    assert machine.receive(NOW, abort(reason)) == []
+    assert machine.abort_reason is reason
 
 
 @pytest.mark.parametrize("end", [committed, finished, aborted])

@@ -256,6 +256,8 @@ class DecodeMachine:
             return []
         if self._p_has_stopped(now):
             return self._take_over_alone(now)
+        if self.state is DecodeState.DRAINING:
+            return self._advance(now)
         if now - self._sent_at < self.timing.resend:
             return []
         if self.state is DecodeState.SEALING:
@@ -394,7 +396,9 @@ class DecodeMachine:
                 if self._sealed.digest != self.log.digest():
                     return self.abort(now, AbortReason.CONFLICT)
                 self.end_reason = self._sealed.reason
-            if self.replayed == len(self.log) - 1 and not self.replay_in_flight:
+            # A log of one entry needs no replay, but the client has to see it all the same.
+            replayed, relayed = self.replayed + 1 == len(self.log), self.relayed == len(self.log)
+            if replayed and relayed and not self.replay_in_flight:
                 self.state = DecodeState.OWNER
                 self._sent_at = now
                 return [Commit(self.room, self.nonce, len(self.log))]
