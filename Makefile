@@ -15,10 +15,11 @@ setup: system tree models
 system:
 	@sh cpu/system_packages.sh
 
+# no compiling: most of the modules are never imported
 $(REQUIREMENTS): cpu/requirements.txt
 	@echo "== Python environment in $(VENV): about 7 GB, some minutes"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --disable-pip-version-check --no-deps -r $<
+	$(BIN)/pip install --disable-pip-version-check --no-deps --no-compile -r $<
 	@touch $@
 
 # the editable install only puts build/tree on the import path; `make tree` keeps that up to date
