@@ -1,0 +1,75 @@
+"""The flag itself: declared, refused with the full list, harmless on one side only; and a prefill worker short of KV slots."""
+
+import itertools
+import os
+import subprocess
+import time
+
+import pytest
+from sglang.test.ci.ci_register import register_cpu_ci
+
+import handoff_stack as hs
+from rig import client, ports, servers, stack
+from rig.stack import Options
+
+register_cpu_ci(est_time=180, suite="stage-b-test-cpu")
+pytestmark = pytest.mark.real
+
+FLAG = servers.HANDOFF_FLAG
+rids = (f"options-{n}" for n in itertools.count())
+
+
+def launch(args: list[str]) -> subprocess.CompletedProcess:
+    """Run a prefill worker's command with more arguments, to its end."""
+    url = f"http://127.0.0.1:{ports.free_port()}"
+    command = servers.prefill_command(Options(), url, ports.free_port(), handoff=True) + args
+    env = os.environ | servers.worker_env(Options(), url)
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+
+
+def test_flag_is_in_the_help():
+    assert FLAG in launch(["--help"]).stdout
+
+
+def test_unsupported_options_are_refused_with_the_full_list():
+    result = launch(["--page-size", "16", "--enable-mixed-chunk", "--scheduler-recv-interval", "4", "--optimistic-prefill-attempts", "2"])
+    assert result.returncode != 0
+    error = next(line for line in result.stderr.splitlines() if line.startswith("ValueError"))
+    for option in (FLAG, "--page-size 16", "--enable-mixed-chunk", "--scheduler-recv-interval", "--optimistic-prefill-attempts"):
+        assert option in error
+    assert "Remove these options" in error
+
+
+@pytest.mark.parametrize("side", ["prefill", "decode"])
+def test_flag_on_one_side_only(side):
+    """Ordinary path, one warning, a counter: the answers are as ever."""
+    flags = {f"{s}_handoff": s == side for s in ("prefill", "decode")}
+    with stack.pair(Options(), with_unified=True, **flags) as pair:
+        for n in range(3):
+            ids, sampling = hs.prompt(3000 + n, 100), dict(max_new_tokens=12, ignore_eos=True)
+            answer = client.generate(pair.url, ids, **sampling)
+            assert answer.ids == client.generate(pair.unified.url, ids, **sampling).ids
+            expected = {"outcome": "ordinary", "reason": "not_opened"} if side == "decode" else None
+            assert answer.meta_info.get("handoff") == expected
+        warned = getattr(pair, side).log.read_text().count(f"start it with {FLAG} too")
+        assert warned == 1
+        hs.assert_empty(pair)
+
+
+def test_bridge_pauses_when_prefill_runs_short_of_slots():
+    """Three prompts of 800 tokens leave P 600 slots for 3 x 400 tokens: the bridges pause, nothing fails."""
+    with stack.pair(Options(), prefill_handoff=True, decode_handoff=True, prefill_args=("--max-total-tokens", "3000"), with_unified=True) as pair:
+        oracle = hs.Oracle(pair.unified.url)
+        prompts, sampling = [hs.prompt(3100 + n, 800) for n in range(3)], dict(max_new_tokens=400, ignore_eos=True)
+        pair.hold.all()
+        streams = [client.start_generate(pair.url, ids, rid=next(rids), **sampling) for ids in prompts]
+        before, now = -1, 0
+        while now != before or now == 0:
+            before = now
+            time.sleep(1.5)
+            now = sum(len(s.answer.ids) for s in streams)
+        assert 3 * 100 < now <= 603  # as many as there are slots, and three t1 that need none
+        pair.hold.release()
+        for under_way, ids in zip(streams, prompts):
+            hs.same(under_way.result(), oracle(ids, **sampling))
+        hs.assert_empty(pair)
