@@ -236,9 +236,15 @@ class SchedulerHandoffPrefillMixin:
         session = req.handoff
         if session is None or poll not in (KVPoll.Success, KVPoll.Failed):
             return False
+        if session.transfer_ended is None:
+            session.transfer_ended = time.perf_counter()
         if session.in_flight or not session.machine.done:
             return True
         self._free_bridge_kv(req, len(req.origin_input_ids))
+        # The wait for D is no part of the transfer that upstream measures next.
+        req.time_stats.prefill_transfer_queue_entry_time += (
+            time.perf_counter() - session.transfer_ended
+        )
         req.handoff = None
         self.handoff.retire(session)
         self._count_prefill_outcome(session.machine)

@@ -45,7 +45,7 @@ class AbortReason(IntEnum):
     TRANSFER = 5  # the prompt KV will not arrive
     UNKNOWN = 6  # no such session
     TIMEOUT = 7  # the peer was silent for too long
-    TAKEN = 8  # D generates alone since P was silent
+    NO_SLOT = 8  # no KV slot on D for the replay, and P has stopped for good
 
 
 class EndReason(IntEnum):
