@@ -63,14 +63,24 @@ class Answer:
 
     @property
     def ttft(self) -> float:
-        """Seconds from sending the request to the first event with a token or text."""
-        return next(event.at for event in self.events if event.ids or event.text) - self.sent_at
+        """Seconds from sending the request to the first event with a token or text.
+
+        Raises:
+            ValueError: there was none.
+        """
+        arrivals = self._arrivals()
+        if not arrivals:
+            raise ValueError(f"no token came; the answer ended with {self.finish_reason}")
+        return arrivals[0] - self.sent_at
 
     @property
     def gaps(self) -> list[float]:
         """Seconds between one event with a token or text and the next."""
-        at = [event.at for event in self.events if event.ids or event.text]
-        return [b - a for a, b in zip(at, at[1:])]
+        arrivals = self._arrivals()
+        return [b - a for a, b in zip(arrivals, arrivals[1:])]
+
+    def _arrivals(self) -> list[float]:
+        return [event.at for event in self.events if event.ids or event.text]
 
 
 class Stream:

@@ -10,7 +10,7 @@ import time
 import urllib.error
 import urllib.request
 
-TAIL_LINES = 40
+TAIL_LINES, TAIL_WIDTH = 40, 300
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -67,8 +67,9 @@ class Process:
         return self._popen.poll() is None
 
     def tail(self, lines: int = TAIL_LINES) -> str:
-        """Return the last `lines` lines of the log."""
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+        """Return the last `lines` lines of the log, each cut to `TAIL_WIDTH` characters: SGLang logs its 500 arguments in one."""
+        last = self.log.read_text(errors="replace").splitlines()[-lines:]
+        return "\n".join(line if len(line) <= TAIL_WIDTH else line[:TAIL_WIDTH] + " ..." for line in last)
 
     def check_alive(self) -> None:
         """Raise `ProcessDied` if the process has ended."""

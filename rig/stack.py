@@ -17,7 +17,7 @@ from rig.network import HOSTS, Network
 from rig.process import Process
 from rig.servers import Options
 
-START_TIMEOUT_S = 180
+START_TIMEOUT_S = 300  # fifteen times what a server needs alone on two cores
 LOOPBACK = "127.0.0.1"
 _runs = itertools.count(1)
 

@@ -26,6 +26,13 @@ def test_death_while_starting_shows_the_log(tmp_path):
         process.wait_ready(f"http://127.0.0.1:{ports.free_port()}/health", timeout=30)
 
 
+def test_log_tail_is_short(tmp_path):
+    long = "import sys; [print(i, 'x' * 10_000) for i in range(100)]"
+    process = Process("worker", [sys.executable, "-c", long], tmp_path / "log")
+    wait_ended(process.pid)
+    assert "99 xxx" in process.tail() and len(process.tail()) < 20_000
+
+
 def test_silence_while_starting_shows_the_log(tmp_path):
     process = Process("worker", [sys.executable, "-uc", "print('loading'); import time; time.sleep(60)"], tmp_path / "log")
     with pytest.raises(NotReady, match=r"within 1 s(.|\n)*loading"):
