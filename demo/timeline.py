@@ -67,8 +67,8 @@ def _lane(axes: Axes, run: Run, bottom: float) -> None:
     axes.annotate(f"done {run.ended_at:.1f} s", (last, y), (8, 0), **style)
     for worker in MADE_BY:
         _maker(axes, [token.at for token in run.tokens if token.worker == worker], worker, bottom + LABEL_AT)
-    _bars(axes, run.spans.get(facts.PROMPT, []), facts.PROMPT, bottom, "prompt is computed")
-    _bars(axes, run.spans.get(facts.TRANSFER, []), facts.TRANSFER, bottom, "its KV crosses the link")
+    _bars(axes, run.spans.get(facts.PROMPT, []), facts.PROMPT, bottom, "prefill")
+    _bars(axes, run.spans.get(facts.TRANSFER, []), facts.TRANSFER, bottom, "KV transfer")
     for name in (facts.SEAL, facts.REPLAY):
         _bars(axes, run.spans.get(name, []), name, bottom)
 
@@ -129,7 +129,7 @@ def _switch(axes: Axes, run: Run) -> None:
     axes.annotate("", (own, 4), (last, 4), arrowprops={"arrowstyle": "<->", "color": INK, "shrinkA": 3, "shrinkB": 3})
     # above, since a short wait leaves no room between the tokens
     _beside(axes, (last + own) / 2, 4.75, f"the client waits {own - last:.2f} s", ha="center", offset=0)
-    _row(axes, 3, facts.TRANSFER, run.spans[facts.TRANSFER], "all of the prompt's KV is here")
+    _row(axes, 3, facts.TRANSFER, run.spans[facts.TRANSFER], "all KV of the prompt is here")
     _row(axes, 2, facts.SEAL, [seal], "prefill worker asked to stop, and stopped")
     tokens = run.handoff["replayed"]
     words = f"decode worker computes the KV of {tokens} token{'s' * (tokens != 1)} that it only relayed"
