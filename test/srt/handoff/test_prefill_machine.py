@@ -180,6 +180,7 @@ def test_the_table(state, event):
     else:
         assert machine.state is expected
         assert everything(machine) != before
+        assert expected is A or "Abort" not in kinds(said or [])
 
 
 @pytest.mark.parametrize("event", EVENTS)
