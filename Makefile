@@ -7,7 +7,7 @@ REQUIREMENTS := $(VENV)/requirements-$(shell sha256sum cpu/requirements.txt | cu
 FORK := $(VENV)/fork-installed
 MODELS := $(addprefix build/models/,tiny-qwen3-float32 tiny-qwen3-bfloat16 smollm2-135m-instruct)
 
-.PHONY: setup system tree patches models test demo clean
+.PHONY: setup system tree patches models test demo simulate clean
 .DELETE_ON_ERROR:
 
 setup: system tree models
@@ -49,6 +49,10 @@ test: setup
 
 demo: setup
 	$(BIN)/python -m demo
+
+# needs neither SGLang nor torch; a million requests
+simulate: $(REQUIREMENTS)
+	$(BIN)/python -m benchmark.handoff.simulator
 
 # build/tree stays: it may hold edits that `make patches` hasn't exported
 clean:

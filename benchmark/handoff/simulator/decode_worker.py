@@ -205,7 +205,8 @@ class DecodeWorker(Worker):
         room = min(MAX_REPLAY_TOKENS, free - self._batch)
         sessions, parts = [], []
         for session in self.table:
-            if session.machine.replay_range(MAX_REPLAY_TOKENS) is None:
+            # The first look is for speed: nothing is replayed before the KV is here.
+            if not session.machine.kv_here or session.machine.replay_range(MAX_REPLAY_TOKENS) is None:
                 continue
             span = session.machine.replay_range(room)
             if span is None:
@@ -275,14 +276,16 @@ class DecodeWorker(Worker):
         if machine.state is DecodeState.OFFERED and not session.kv_seen:
             session.kv_seen = self._again = True
             return
-        before = machine.state
+        before, free = machine.state, self._slot_free()
+        if not free and before is DecodeState.REPLAYING:
+            self.world.count["seal put off, no place"] += 1
         if not machine.kv_here and not machine.done and len(machine.log):
             # The metadata's t1 is the log's.
             if machine.log.slice(1, 2) != [request.token(1)]:
                 raise invariants.Violation(f"ONCE: t1 of {request}'s log is another's")
         self.table.send(
             session,
-            [*machine.kv_arrived(now), *machine.slot_free(now, self._slot_free())],
+            [*machine.kv_arrived(now), *machine.slot_free(now, free)],
         )
         self._again |= machine.state is not before
         if session.in_flight:

@@ -33,11 +33,12 @@ class FaultRates:
     detect: float = 0.5  # until D's transfer learns that P has died
 
 
+_AS_SENT = (0.0,)
 NO_FAULTS = FaultRates()
 # Dense: about every second request meets one. A restart hits all requests of its worker.
 ROUGH = FaultRates(
-    drop=0.02, duplicate=0.02, delay=0.02, kv_failure=0.01, kv_stall=0.01, abort=0.03,
-    p_restart=0.02, d_restart=0.02, silence=0.05, full=0.05,
+    drop=0.02, duplicate=0.02, delay=0.02, kv_failure=0.02, kv_stall=0.02, abort=0.05,
+    p_restart=0.05, d_restart=0.05, silence=0.1, full=0.1,
 )  # fmt: skip
 
 
@@ -48,18 +49,21 @@ class Faults:
         self.rates, self.rng = rates, rng
         self.count: Counter[str] = Counter()
         self._messages = bool(rates.drop or rates.duplicate or rates.delay or rates.silence)
+        self._any = rates.drop + rates.duplicate + rates.delay
         self._silent: Dict[Tuple[str, str], float] = {}
+        self._silent_until = 0.0  # the last of them
 
     def deliveries(self, now: float, source: str, target: str) -> Tuple[float, ...]:
         """Extra delays (s) of the copies of one frame that arrive; none: it is lost."""
         if not self._messages:
-            return (0.0,)
-        if self._silent:
-            until = self._silent.get((host(source), host(target)))
-            if until is not None and now < until:
+            return _AS_SENT
+        if now < self._silent_until:
+            if now < self._silent.get((host(source), host(target)), 0.0):
                 self.count["silenced"] += 1
                 return ()
         rates, draw = self.rates, self.rng.random()
+        if draw >= self._any:
+            return _AS_SENT
         if draw < rates.drop:
             self.count["dropped"] += 1
             return ()
@@ -67,15 +71,14 @@ class Faults:
         if draw < rates.duplicate:
             self.count["duplicated"] += 1
             return (0.0, self.rng.expovariate(1 / rates.delay_mean))
-        if draw - rates.duplicate < rates.delay:
-            self.count["delayed"] += 1
-            return (self.rng.expovariate(1 / rates.delay_mean),)
-        return (0.0,)
+        self.count["delayed"] += 1
+        return (self.rng.expovariate(1 / rates.delay_mean),)
 
     def silence(self, now: float, one: str, other: str) -> None:
         """Cut the way between two hosts, in one direction or both."""
         self.count["silence"] += 1
         until = now + self.rng.expovariate(1 / self.rates.silence_mean)
+        self._silent_until = max(self._silent_until, until)
         which = self.rng.randrange(3)
         if which != 0:
             self._silent[one, other] = until

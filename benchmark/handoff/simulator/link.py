@@ -20,7 +20,7 @@ class Channel:
     """
 
     def __init__(self, control: Control, endpoint: str, accepts: tuple, wake: Callable[[], None]) -> None:
-        self.endpoint, self.dropped = endpoint, Counter()
+        self.endpoint = endpoint
         self._control, self._accepts, self._wake = control, accepts, wake
         self._arrived: List[bytes] = []
         control.doors[endpoint] = self
@@ -42,7 +42,7 @@ class Channel:
         self._control.send(self.endpoint, endpoint, messages.encode(message))
 
     def drop(self, reason: str, detail: str = "") -> None:
-        self.dropped[reason] += 1
+        self._control.dropped[reason] += 1
 
     def close(self) -> None:
         self._control.doors.pop(self.endpoint, None)
@@ -55,6 +55,7 @@ class Control:
         self._clock, self._network, self._faults = clock, network, faults
         self.doors: Dict[str, Channel] = {}
         self.sent = 0
+        self.dropped: Counter[str] = Counter()  # what was not obeyed, by reason
 
     def send(self, source: str, target: str, frame: bytes) -> None:
         self.sent += 1

@@ -193,6 +193,7 @@ class PrefillWorker(Worker):
                 session.machine.unhold(HOLD_KV)
             else:
                 session.machine.hold(HOLD_KV)
+                self.world.count["bridge paused, no rows"] += 1
         sessions = [s for s in sessions if s.machine.may_generate(self.table.now)]
         if not sessions:
             return None

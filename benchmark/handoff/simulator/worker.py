@@ -30,7 +30,8 @@ class Worker:
     def _begin(self) -> None:
         """A new process: nothing of the one before is known."""
         self.epoch += 1
-        endpoint = f"tcp://{self.host}:{self.epoch % 65536}"
+        # Every second process gets the port of the one before, and then what was meant for that one.
+        endpoint = f"tcp://{self.host}:{self.epoch // 2 % 65536}"
         self.channel = Channel(self.world.control, endpoint, self.accepts, self.wake)
         self.table = SessionTable(self.channel, self.world.timing, self.local())
         self.slots = Slots(self.host, self._rows)

@@ -26,6 +26,7 @@ class Setup:
     p_rows, d_rows: KV slots of one worker, in tokens.
     max_running: requests in one decode batch.
     max_bridge: the product's bridge budget, in tokens.
+    patience: a request that is still on a worker so long after its arrival never ends (s).
     """
 
     costs: Costs
@@ -39,6 +40,7 @@ class Setup:
     d_rows: int = 400_000
     max_running: int = 256
     max_bridge: int = 512
+    patience: float = 600.0
     seed: int = 0
 
 
@@ -57,9 +59,9 @@ class World:
         self.count: Counter[str] = Counter()
         self.ttft, self.gap, self.life = array("d"), array("d"), array("d")  # seconds
         self.live: Dict[int, Request] = {}
-        self.done = 0
+        self.done, self.ended_at = 0, 0.0
         self._requests = setup.workload.requests
-        self._arriving = True
+        self._arriving, self._patience = True, setup.patience
         self._on_end = on_end
         self._arrivals = setup.workload.arrivals(
             random.Random(setup.seed ^ 0xA11), setup.prefills, setup.decodes
@@ -88,10 +90,18 @@ class World:
         request = next(arrivals, None)
         if request is None:
             self._arriving = False  # and the faults end too: finitely many
+            if self.live:
+                self.clock.after(self._patience, self._check_patience)
         else:
             self.clock.at(request.arrival, self._arrive, request)
 
+    def _check_patience(self) -> None:
+        oldest = next(iter(self.live.values()), None)
+        if oldest is not None and self.clock.now - oldest.arrival >= self._patience:
+            raise invariants.Violation(f"TERMINATES: {oldest} is still here, outcome {oldest.outcome}")
+
     def _arrive(self, request: Request) -> None:
+        self._check_patience()
         self.live[request.id] = request
         p, d = self.p[request.p], self.d[request.d]
         if request.mode == UNIFIED:
@@ -182,6 +192,7 @@ class World:
         invariants.ended_well(request)
         del self.live[request.id]
         self.done += 1
+        self.ended_at = self.clock.now
         self.count[request.outcome] += 1
         self.life.append(self.clock.now - request.arrival)
         if request.first_at is not None:
