@@ -179,7 +179,7 @@ def test_a_broken_machine_is_noticed(monkeypatch, mutant, invariant):
     workload = Workload(600, 20.0, [512, 2048], (100, 400), rooms=64)
     rates = FaultRates(silence=0.5, silence_mean=2.0, drop=0.02)
     with pytest.raises(Violation, match=f"^{invariant}"):
-        run(600, workload=workload, rates=rates)
+        run(600, workload=workload, rates=rates, max_bridge=512, p_rows=40_000, d_rows=60_000)
 
 
 def test_slots_free_once():
