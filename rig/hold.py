@@ -5,6 +5,7 @@ The other half is `rig/plugin/transfer_hold.py`, which runs inside the worker. B
     rate_mbit     the link's rate in Mbit/s, one number; no file: no limit
     hold_all      while it exists, nothing is transferred
     hold/RID      while it exists, nothing of the request RID is transferred
+    fail/RID      while it exists, the transfer of the request RID fails when its next chunk would be sent
     armed         written by the plugin once it's in place
     events.jsonl  written by the plugin, see `Hold.events`
 """
@@ -19,7 +20,8 @@ class Hold:
 
     def __init__(self, directory: pathlib.Path):
         self.directory = pathlib.Path(directory)
-        (self.directory / "hold").mkdir(parents=True, exist_ok=True)
+        for name in ("hold", "fail"):
+            (self.directory / name).mkdir(parents=True, exist_ok=True)
 
     def check_armed(self) -> None:
         """Raise RuntimeError if the worker runs without the plugin."""
@@ -36,6 +38,11 @@ class Hold:
         The client chooses `rid`. sglang-router passes it on for /generate only, mini_lb for /v1/chat/completions too.
         """
         (self.directory / "hold" / rid).touch()
+
+    def fail(self, rid: str) -> None:
+        """Let the transfer of the request `rid` fail: at once if it's held, else at its next chunk."""
+        (self.directory / "fail" / rid).touch()
+        (self.directory / "hold" / rid).unlink(missing_ok=True)
 
     def release(self, rid: str | None = None) -> None:
         """Let the request `rid` go, or without an argument everything that's held."""

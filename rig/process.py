@@ -120,6 +120,14 @@ class Process:
         self._signal_group(signal.SIGKILL)
         self._popen.wait()
 
+    def freeze(self) -> None:
+        """Stop the process and its group (SIGSTOP) until `thaw`: alive, but silent."""
+        self._signal_group(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let a frozen process go on."""
+        self._signal_group(signal.SIGCONT)
+
     def _signal_group(self, sig: int) -> None:
         try:
             os.killpg(self.pid, sig)

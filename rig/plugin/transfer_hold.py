@@ -100,9 +100,16 @@ class HeldRequests:
                 queue_chunk()
             self._events.note("released", room=room, rid=self.rid(room))
 
+    def failing(self, room: int) -> bool:
+        """Return whether the request of a room shall fail instead of being transferred."""
+        return self._named(self._directory.with_name("fail"), room)
+
     def _held(self, room: int) -> bool:
+        return self._named(self._directory, room)
+
+    def _named(self, directory: pathlib.Path, room: int) -> bool:
         rid = self.rid(room)
-        return rid is not None and (self._directory / rid).exists()
+        return rid is not None and (directory / rid).exists()
 
 
 def register() -> None:
@@ -125,7 +132,14 @@ def register() -> None:
 
     def add_transfer_request(original, manager, room, kv_indices, index_slice, is_last_chunk, **kwargs):
         events.note("queued", rid=held.rid(room), room=room, tokens=len(kv_indices), last=is_last_chunk)
-        held.put(room, lambda: original(manager, room, kv_indices, index_slice, is_last_chunk, **kwargs))
+
+        def queue_chunk():
+            if held.failing(room):
+                manager.conclude_failure(bootstrap_room=room, failure_reason="failed by the rig")
+            else:
+                original(manager, room, kv_indices, index_slice, is_last_chunk, **kwargs)
+
+        held.put(room, queue_chunk)
 
     def batch_transfer_sync(original, engine, session_id, buffers, peer_buffer_addresses, lengths):
         size = sum(lengths)

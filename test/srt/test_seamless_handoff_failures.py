@@ -1,0 +1,177 @@
+"""Failures of the real system: rows of the protocol's failure table, each ending with the survivors empty and at work."""
+
+import itertools
+import json
+import threading
+import time
+import urllib.request
+
+import pytest
+from sglang.test.ci.ci_register import register_cpu_ci
+
+import handoff_stack as hs
+from rig import client, idle, stack
+from rig.stack import Options
+
+register_cpu_ci(est_time=400, suite="stage-b-test-cpu")
+pytestmark = pytest.mark.real
+
+BUDGET = 64
+LEASE_S, SEAL_S, COMMIT_S, SILENCE_S = 1.0, 1.0, 3.0, 3.0
+TIMES = {
+    "RESEND_INTERVAL": 0.1,
+    "LEASE": LEASE_S,
+    "SEAL_TIMEOUT": SEAL_S,
+    "COMMIT_TIMEOUT": COMMIT_S,
+    "SILENCE_TIMEOUT": SILENCE_S,
+}
+ENV = {f"SGLANG_DISAGGREGATION_HANDOFF_{name}": str(value) for name, value in TIMES.items()}
+# Upstream's own heartbeat finds a dead prefill worker.
+ENV |= {hs.BUDGET_VARIABLE: str(BUDGET), "SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL": "2"}
+rids = (f"failure-{n}" for n in itertools.count())
+
+
+def short_times(**options):
+    return stack.pair(Options(env=ENV), prefill_handoff=True, decode_handoff=True, with_unified=True, **options)
+
+
+@pytest.fixture(scope="module")
+def pair():
+    with short_times() as running:
+        running.oracle = hs.Oracle(running.unified.url)
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(request):
+    """Both workers end empty, and the next 20 requests are right."""
+    yield
+    if "pair" not in request.fixturenames:
+        return
+    running = request.getfixturevalue("pair")
+    running.hold.release()
+    hs.assert_empty(running)
+    next_requests_are_right(running)
+
+
+def next_requests_are_right(pair):
+    prompts = [hs.prompt(4000 + n, 5 + 13 * n) for n in range(20)]
+    sampling = dict(max_new_tokens=8, ignore_eos=True)
+    expected = pair.oracle.all(prompts, at_once=8, **sampling)
+    for answer, right in zip(client.generate_all(pair.url, prompts, at_once=8, **sampling), expected):
+        hs.same(answer, right)
+
+
+def bridging(pair, ids, tokens=5, **sampling):
+    """A request whose transfer is held and of which `tokens` tokens have come: (stream, rid)."""
+    rid = next(rids)
+    pair.hold.request(rid)
+    stream = client.start_generate(pair.url, ids, rid=rid, ignore_eos=True, **sampling)
+    stream.wait_for_tokens(tokens)
+    return stream, rid
+
+
+def ends_in_error(stream) -> None:
+    """The client is told: upstream ends a stream that fails with an abort of status 500."""
+    reason = stream.result(timeout=60).finish_reason
+    assert (reason["type"], reason["status_code"]) == ("abort", 500), reason
+    assert "transfer failed" in reason["message"]
+
+
+def test_transfer_fails_and_prefill_goes_on(pair):
+    """KV transfer fails before commit: P goes on, D relays to the end."""
+    ids = hs.prompt(4100, 100)
+    stream, rid = bridging(pair, ids, max_new_tokens=BUDGET - 1)
+    pair.hold.fail(rid)
+    answer = stream.result()
+    hs.same(answer, pair.oracle(ids, max_new_tokens=BUDGET - 1, ignore_eos=True))
+    assert hs.handoff(answer)["outcome"] == "finished"
+
+
+def test_transfer_fails_and_the_budget_is_spent(pair):
+    """... past the policy limit, today's error, and not later than the silence timeout."""
+    stream, rid = bridging(pair, hs.prompt(4101, 100), tokens=BUDGET, max_new_tokens=300)
+    failed_at = time.monotonic()
+    pair.hold.fail(rid)
+    ends_in_error(stream)
+    assert len(stream.answer.ids) == BUDGET
+    assert time.monotonic() - failed_at < SILENCE_S + 10
+
+
+def test_transfer_stalls_longer_than_every_timeout(pair):
+    """P, sealed by its budget, gives up waiting for D; D takes over from its own entries when the KV comes."""
+    ids = hs.prompt(4102, 120)
+    stream, rid = bridging(pair, ids, tokens=BUDGET, max_new_tokens=100)
+    time.sleep(COMMIT_S + SILENCE_S + 1)
+    assert len(stream.answer.ids) == BUDGET  # nobody generates while the log is closed
+    pair.hold.release(rid)
+    answer = stream.result()
+    hs.same(answer, pair.oracle(ids, max_new_tokens=100, ignore_eos=True))
+    assert hs.handoff(answer)["outcome"] == "committed" and hs.handoff(answer)["boundary"] == BUDGET
+
+
+@pytest.mark.parametrize("seconds", [0.4, LEASE_S + SEAL_S + 1])
+@pytest.mark.parametrize("side", ["prefill", "decode"])
+def test_worker_frozen_while_bridging(pair, side, seconds):
+    """SIGSTOP, shorter and longer than lease and seal timeout: late, never wrong."""
+    ids = hs.prompt(4110 + int(10 * seconds), 150)
+    stream, rid = bridging(pair, ids, max_new_tokens=150)
+    process = getattr(pair, side).process
+    process.freeze()
+    threading.Timer(seconds, process.thaw).start()
+    time.sleep(seconds + 0.5)
+    pair.hold.release(rid)
+    hs.same(stream.result(), pair.oracle(ids, max_new_tokens=150, ignore_eos=True))
+
+
+def test_abort_all_while_bridging(pair):
+    """/abort_request of everything on D: the client gets its end, P is told."""
+    streams = [bridging(pair, hs.prompt(4120 + n, 80), max_new_tokens=500)[0] for n in range(3)]
+    body = json.dumps({"abort_all": True}).encode()
+    request = urllib.request.Request(f"{pair.decode.url}/abort_request", body, {"Content-Type": "application/json"})
+    urllib.request.urlopen(request, timeout=10).close()
+    for stream in streams:
+        try:
+            stream.result(timeout=20)
+        except client.RequestFailed:
+            pass
+        assert len(stream.answer.ids) < 500
+
+
+def test_prefill_killed_before_the_kv_has_arrived():
+    """Error to the client within upstream's heartbeat; D is empty and can be flushed."""
+    with short_times() as pair:
+        stream, _ = bridging(pair, hs.prompt(4200, 100), max_new_tokens=300)
+        pair.prefill.process.kill()
+        killed_at = time.monotonic()
+        ends_in_error(stream)
+        assert time.monotonic() - killed_at < 30
+        idle.wait_idle(pair.decode.url, timeout=40)
+
+
+def test_decode_killed():
+    """The client's connection is gone; P stops bridging and frees after its timeouts."""
+    with short_times() as pair:
+        stream, rid = bridging(pair, hs.prompt(4201, 100), max_new_tokens=300)
+        pair.decode.process.kill()
+        with pytest.raises(client.RequestFailed):
+            stream.result(timeout=60)
+        pair.hold.release(rid)
+        idle.wait_idle(pair.prefill.url, timeout=LEASE_S + SILENCE_S + COMMIT_S + 30)
+
+
+def test_prefill_killed_after_the_kv_has_arrived():
+    """D takes over alone from the entries it has. One running slot keeps the second request from committing."""
+    with short_times(decode_args=("--max-running-requests", "1")) as pair:
+        oracle = hs.Oracle(pair.unified.url)
+        first = client.start_generate(pair.url, hs.prompt(4202, 60), max_new_tokens=2000, ignore_eos=True)
+        first.wait_for_tokens(BUDGET + 10)
+        ids = hs.prompt(4203, 100)
+        second = client.start_generate(pair.url, ids, rid="second", max_new_tokens=100, ignore_eos=True)
+        pair.hold.wait_for("done", rid="second")
+        second.wait_for_tokens(3)
+        pair.prefill.process.kill()
+        first.disconnect()
+        answer = second.result(timeout=60)
+        hs.same(answer, oracle(ids, max_new_tokens=100, ignore_eos=True))
+        idle.wait_idle(pair.decode.url, timeout=40)
