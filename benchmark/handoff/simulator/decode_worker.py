@@ -130,9 +130,11 @@ class DecodeWorker(Worker):
     # ------------------------------------------------------------------ running batch
     def _settle(self) -> None:
         """Account for the decode steps that have ended by now."""
-        if not self._batch:
+        since = self.clock.now - self._anchor
+        # A first request may join in the turn that launches a round: no step has begun then.
+        if not self._batch or since <= 0:
             return
-        done = int((self.clock.now - self._anchor) / self._step + 1e-3)
+        done = int(since / self._step + 1e-3)
         if done <= 0:
             return
         for request in self._fresh:

@@ -83,6 +83,15 @@ def test_early_prompts_wait_their_turn():
     assert first[1] - first[0] <= H20_GRAPH.ttft(16384) + 2 * H20_GRAPH.decode(4, 4 * 16400)
 
 
+def test_two_requests_share_one_pair():
+    """One takes over in the turn in which the other's replay round begins."""
+    for spacing in (0.05, 0.1, 0.2, 0.4):
+        workload = Workload(12, 1 / spacing, [4096], (30, 60))
+        world = World(Setup(H200_GRAPH, NETWORK, workload, seed=2))
+        world.run()
+        assert world.count["finished"] == 12
+
+
 # ------------------------------------------------------------------------- repeatable
 def test_same_seed_same_report():
     one, again, other = (report.fault_run(*run(seed=s)) for s in (7, 7, 8))
