@@ -2,6 +2,8 @@
 
 import contextlib
 import dataclasses
+import os
+import pathlib
 import time
 from collections.abc import Iterator
 
@@ -11,8 +13,14 @@ from rig import client, idle, network, servers, stack
 
 UNIFIED_ARM, PD_ARM, HANDOFF_ARM = "unified", "PD", "PD + handoff"
 LINK_MBIT = 120  # 45 MB of KV take 3 s
+PLUGIN = pathlib.Path(__file__).resolve().parent / "plugin"
 # Room for one prompt and its answer, a few times: five workers' KV pools must fit into memory beside each other.
-OPTIONS = servers.Options(model=servers.SMOLLM2, max_total_tokens=8192, max_running_requests=4)
+OPTIONS = servers.Options(
+    model=servers.SMOLLM2,
+    max_total_tokens=8192,
+    max_running_requests=4,
+    env={"SGLANG_PLUGINS": "transfer_hold,fast_start,wait_asleep"},
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +100,8 @@ def running(namespaces: bool) -> Iterator[list[Arm]]:
         rig.process.ProcessDied, rig.process.NotReady: a server didn't come up. The message shows the tail of its log.
     """
     link = {"namespaces": namespaces, "link_mbit": LINK_MBIT}
+    # the rig puts its own folders in front of what workers inherit
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PLUGIN), os.environ.get("PYTHONPATH")]))
     with contextlib.ExitStack() as cleanup:
         plain = cleanup.enter_context(stack.pair(OPTIONS, with_unified=True, **link))
         seamless = cleanup.enter_context(stack.pair(OPTIONS, prefill_handoff=True, decode_handoff=True, **link))
