@@ -17,7 +17,7 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=1_000_000, help="of the fault run; 0: none")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
-    print("\n".join([*report.parameters(), "", *report.predictions()]), flush=True)
+    print("\n".join([*report.parameters(), "", *report.predictions(), "", *report.under_load()]), flush=True)
     if args.requests < 1:
         return 0
     setup = rough.setup(args.requests, args.seed)

@@ -167,10 +167,12 @@ class PrefillWorker(Worker):
     # ------------------------------------------------------------------------- bridge
     def _start_bridge(self, request: Request) -> None:
         self.table.now = self.local()
+        busy = self._chunked or self._waiting or any(r is not None for r, _, _ in self._launched)
+        bridge = 1 if self.world.idle_only and busy else self.world.max_bridge
         machine = PrefillMachine(
             room=request.room, nonce=request.nonce, endpoint=self.channel.endpoint,
             prompt_len=request.prompt, cached_tokens=0, fingerprint=FINGERPRINT,
-            budget=min(self.world.max_bridge, request.length), timing=self.world.timing,
+            budget=min(bridge, request.length), timing=self.world.timing,
             prefill_us=int((self.clock.now - request.arrival) * 1e6),
         )  # fmt: skip
         session = Session(request, machine, request.offer)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Iterable, List, Sequence, Tuple
 
-from .costs import ALL, H20_EAGER_16, H20_GRAPH, ROW_16K, ROW_32K, Costs, Network
+from .costs import ALL, H20_EAGER_16, H20_GRAPH, H200_EAGER_16, H200_GRAPH, ROW_16K, ROW_32K
+from .costs import Costs, Network
+from .load import load
 from .predict import compare
+from .workload import HANDOFF, PD
 from .world import Setup, World
 
 PROMPTS = (4096, 16384, 32768)
@@ -79,6 +82,30 @@ def predictions() -> List[str]:
         "Predictions, one request on an idle pair, ms. Tail: TTFT less the unified one. Gap: the client's",
         "wait between tokens b and b + 1",
         *_table(head, rows),
+    ]
+
+
+def under_load() -> List[str]:
+    """2P1D at 70% of the prefill workers' capacity, prompts of 4K, 16K and 32K."""
+    at = lambda values, q: _ms(values[int(q * len(values))])
+    rows = []
+    for arms in ((H20_EAGER_16, H20_GRAPH), (H200_EAGER_16, H200_GRAPH)):
+        for costs, mode, idle_only in (
+            (arms[0], PD, False), (arms[0], HANDOFF, False), (arms[1], HANDOFF, False),
+            (arms[0], HANDOFF, True), (arms[1], HANDOFF, True),
+        ):  # fmt: skip
+            arm = load(mode, costs, 2, 1, 0.7, idle_only)
+            mean = sum(arm.ttft) / len(arm.ttft)
+            name = f"{costs.name.split()[0]} PD" if mode == PD else f"{costs.name}, handoff"
+            rows.append((
+                name + (", idle P only" if idle_only else ""), _ms(mean), at(arm.ttft, 0.5), at(arm.ttft, 0.99),
+                at(arm.gap, 0.5), at(arm.gap, 0.9), at(arm.gap, 0.99),
+            ))  # fmt: skip
+    return [
+        "Under load: 2P1D, 70% of the prefill capacity, 300 requests of 4K, 16K and 32K, ms",
+        *_table(("", "TTFT mean", "p50", "p99", "gap at b p50", "p90", "p99"), rows),
+        "A SealRequest waits for the forward that P is in: under load that is a prompt chunk. 'Idle P only'",
+        "is an admission rule that the product does not have yet.",
     ]
 
 

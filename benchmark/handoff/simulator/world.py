@@ -26,6 +26,8 @@ class Setup:
     p_rows, d_rows: KV slots of one worker, in tokens.
     max_running: requests in one decode batch.
     max_bridge: the product's bridge budget, in tokens.
+    idle_only: what an admission rule on P would do: no bridge where another prompt is at hand when
+        t1 is sampled; the log is closed with t1, as by a budget of 1. The product has none yet.
     patience: a request that is still on a worker so long after its arrival never ends (s).
     """
 
@@ -40,6 +42,7 @@ class Setup:
     d_rows: int = 400_000
     max_running: int = 256
     max_bridge: int = 512
+    idle_only: bool = False
     patience: float = 600.0
     seed: int = 0
 
@@ -50,6 +53,7 @@ class World:
     def __init__(self, setup: Setup, on_end: Optional[Callable[[Request], None]] = None) -> None:
         self.costs, self.network, self.timing = setup.costs, setup.network, setup.timing
         self.max_running, self.max_bridge, self.rates = setup.max_running, setup.max_bridge, setup.rates
+        self.idle_only = setup.idle_only
         self.clock, self.rng = Clock(), random.Random(setup.seed)
         self.faults = Faults(setup.rates, random.Random(setup.seed ^ 0x5EED))
         self.control = Control(self.clock, setup.network, self.faults)

@@ -10,8 +10,9 @@ from benchmark.handoff.simulator.costs import Costs, Network
 from benchmark.handoff.simulator.events import Clock
 from benchmark.handoff.simulator.faults import Faults, FaultRates
 from benchmark.handoff.simulator.invariants import Slots, Violation
+from benchmark.handoff.simulator.load import load
 from benchmark.handoff.simulator.predict import compare
-from benchmark.handoff.simulator.workload import HANDOFF, Request, Workload
+from benchmark.handoff.simulator.workload import HANDOFF, PD, Request, Workload
 from benchmark.handoff.simulator.world import Setup, World
 
 NETWORK = Network.of_report()
@@ -90,6 +91,18 @@ def test_two_requests_share_one_pair():
         world = World(Setup(H200_GRAPH, NETWORK, workload, seed=2))
         world.run()
         assert world.count["finished"] == 12
+
+
+def test_under_load_a_busy_p_answers_late():
+    """What an admission rule has to mend: a SealRequest waits for the prompt chunk that P is in."""
+    pd, always, idle = (
+        load(mode, H20_GRAPH, 2, 1, 0.7, rule) for mode, rule in ((PD, False), (HANDOFF, False), (HANDOFF, True))
+    )
+    middle = len(pd.gap) // 2
+    chunk = H20_GRAPH.prefill(0, 8192)
+    assert pd.gap[middle] < 0.02 and always.gap[middle] > 0.8 * chunk
+    # closed with t1, the gap is what PD adds to the TTFT
+    assert idle.gap[middle] < 0.08 and idle.ttft[middle] < pd.ttft[middle]
 
 
 # ------------------------------------------------------------------------- repeatable
