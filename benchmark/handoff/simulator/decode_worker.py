@@ -112,6 +112,8 @@ class DecodeWorker(Worker):
         if epoch != self.epoch or at != self._pass_at:
             return
         self._pass_at = None
+        if self._round is not None:
+            return  # asked for in the turn that launched the round
         self._settle()
         self._hear()
         self._take_aborts()

@@ -102,7 +102,13 @@ class World:
     def _check_patience(self) -> None:
         oldest = next(iter(self.live.values()), None)
         if oldest is not None and self.clock.now - oldest.arrival >= self._patience:
-            raise invariants.Violation(f"TERMINATES: {oldest} is still here, outcome {oldest.outcome}")
+            t, sides = oldest.transfer, (oldest.p_session, oldest.d_session)
+            states = [s and (s.machine.state.name, s.machine.done, s.in_flight) for s in sides]
+            raise invariants.Violation(
+                f"TERMINATES: {oldest} is still here, outcome {oldest.outcome}, freed on P {oldest.p_done}, on D "
+                f"{oldest.d_done}; P and D (state, done, in flight) {states}; KV "
+                f"{t and (t.p_state, t.d_state, t.writing)}"
+            )
 
     def _arrive(self, request: Request) -> None:
         self._check_patience()
