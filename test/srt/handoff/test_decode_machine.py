@@ -717,9 +717,23 @@ def test_a_resume_tells_where_this_side_stands_not_where_the_seal_was():
 
 
 @pytest.mark.parametrize("reason", [EndReason.TOKEN, EndReason.LENGTH, EndReason.BUDGET])
-def test_no_resume_of_a_P_that_has_ended_by_itself(reason):
+def test_resume_while_Ps_last_entries_are_lost(reason):
+    """The last one may end the request by D's rules: not an error for want of a resend."""
     machine = sealing()
     machine.receive(NOW, sealed_at(8, reason=reason))
+    assert machine.resume(NOW) == [Resume(ROOM, NONCE, 2, 7)]
+    machine.receive(NOW, append(7, *ids(7, 8), term=2))
+    machine.receive(NOW, sealed_at(8, term=2, reason=reason))
+    assert machine.take_relay() == ids(7, 8)
+    assert machine.hopeless(NOW), "unless they did not end it"
+
+
+@pytest.mark.parametrize("reason", [EndReason.TOKEN, EndReason.LENGTH, EndReason.BUDGET])
+def test_no_resume_of_a_P_that_has_ended_by_itself(reason):
+    machine = sealing()
+    machine.receive(NOW, append(7, *ids(7, 8)))
+    machine.receive(NOW, sealed_at(8, reason=reason))
+    assert machine.state is DRAINING
     before = everything(machine)
     assert machine.resume(NOW) == [] and everything(machine) == before
 

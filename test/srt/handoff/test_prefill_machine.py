@@ -390,6 +390,18 @@ def test_sealed_then_silence_P_frees_after_its_timeout_and_never_generates():
     assert machine.state is A
 
 
+def test_a_sealed_P_waits_for_a_D_that_is_slow_but_speaks():
+    """What ends the wait is silence: as long as D confirms, it may still give the request back."""
+    machine = sealed()
+    for late in range(1, 30):
+        machine.receive(T0 + late, ack(3, T0 + late))
+        machine.tick(T0 + late)
+    assert machine.state is S
+    machine.tick(T0 + 29 + TIMING.commit - 0.1)
+    assert machine.state is S
+    assert machine.tick(T0 + 29 + TIMING.commit) == [Abort(ROOM, NONCE, AbortReason.TIMEOUT)]
+
+
 def test_D_takes_over_alone_at_less_than_P_has():
     machine = bridging()
     machine.receive(NOW, commit(2))

@@ -242,7 +242,9 @@ class DecodeMachine:
         changed, when P has stopped for good or a round is in flight."""
         if self.state not in REPLAY_STATES or self.alone or self.replay_in_flight:
             return []
-        if self._sealed is not None and self._sealed.reason is not EndReason.SEAL:
+        # P's own end: what is still under way of it comes again in the new term, but no more than that.
+        own_end = self._sealed is not None and self._sealed.reason is not EndReason.SEAL
+        if own_end and self.log.complete:
             return []
         self.term += 1
         self.log.reopen()

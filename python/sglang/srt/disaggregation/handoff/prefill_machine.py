@@ -150,7 +150,7 @@ class PrefillMachine:
         if self.done:
             return []
         if self.state is PrefillState.SEALED:
-            if now - self._closed_at >= self.timing.commit:
+            if now - max(self._closed_at, self._heard_stamp / 1e6) >= self.timing.commit:
                 return self.abort(now, AbortReason.TIMEOUT)
         elif now >= self.lease_end:
             self.hold(HOLD_LEASE)

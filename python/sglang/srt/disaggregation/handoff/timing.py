@@ -18,7 +18,7 @@ class Timing:
         lease: P pauses when D has confirmed nothing for this long.
         margin: added by D to ``lease``, for clocks that run at slightly different speed.
         seal: D waits this long for Sealed before it stops renewing the lease.
-        commit: P, sealed, waits this long for Commit before it frees.
+        commit: P, sealed, frees when D has confirmed nothing for this long.
         silence: P, paused since D is silent, gives the request up after this.
     """
 
