@@ -132,7 +132,7 @@ def _switch(axes: Axes, run: Run) -> None:
     _row(axes, 3, facts.TRANSFER, run.spans[facts.TRANSFER], "all KV of the prompt is here")
     _row(axes, 2, facts.SEAL, [seal], "prefill worker asked to stop, and stopped")
     tokens = run.handoff["replayed"]
-    words = f"decode worker computes the KV of {tokens} token{'s' * (tokens != 1)} that it only relayed"
+    words = f"decode worker rebuilds the KV of {tokens} token{'s' * (tokens != 1)}"
     _row(axes, 1, facts.REPLAY, run.spans[facts.REPLAY], words)
     axes.plot(commit[0], 0, marker="D", color=INK, markersize=8)
     _beside(axes, commit[0], 0, "decode worker takes over", offset=9)
