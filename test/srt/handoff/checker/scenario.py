@@ -1,0 +1,52 @@
+"""What a run of the checker is let loose on: one or two requests, and how much may go wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import FrozenSet, Optional
+
+ONE_MESSAGE = ("drop", "duplicate", "delay")
+NETWORK = (*ONE_MESSAGE, "channel lost")
+STALLS = ("P stalls", "D stalls")
+TRANSFER = ("KV fails",)
+SLOTS = ("P has no KV slot", "D's KV pool is full", "D has no running slot")
+REPLAY = ("round fails", "round fails for good")
+ENDS = ("client aborts", "P aborts", "P restarts", "D restarts")
+FAULTS = frozenset(NETWORK + STALLS + TRANSFER + SLOTS + REPLAY + ENDS)
+# Each of these leaves P able to finish the answer, also when one message is lost, doubled or late.
+P_GOES_ON = frozenset(TRANSFER + SLOTS + REPLAY)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """
+    Attributes:
+        answer: length of the whole answer, in tokens; its last token ends it by D's rules.
+        budget: tokens that P may log.
+        p_sees: how P reads the answer's end: "TOKEN", "LENGTH", or None for one that only D sees (a stop string).
+        p_sees_at: the token at which it does, where its rules are not D's; 0 for the answer's last.
+        faults: how many may happen.
+        kinds: which ones.
+        requests: 1, or 2 that share the channel, the schedulers and D's one running slot.
+        overlap: P launches a step before it has the result of the one before.
+        accepts: P takes part; else D's offer is never answered.
+        limits: how many tokens a replay round may have, as D's pool allows.
+    """
+
+    name: str
+    answer: int = 6
+    budget: int = 4
+    p_sees: Optional[str] = "TOKEN"
+    p_sees_at: int = 0
+    faults: int = 1
+    kinds: FrozenSet[str] = FAULTS
+    requests: int = 1
+    overlap: bool = True
+    accepts: bool = True
+    limits: tuple = (1, 9)
+    seal_lag: int = 1
+    rounds: int = 2
+
+    def p_end(self, token: int) -> Optional[str]:
+        """Why P's generation ends with ``token``; tokens are numbered as the answer is."""
+        return self.p_sees if self.p_sees is not None and token >= (self.p_sees_at or self.answer) else None
