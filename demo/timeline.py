@@ -100,7 +100,9 @@ def _bars(axes: Axes, spans: Sequence[tuple[float, float]], name: str, bottom: f
 
 def _finish_lanes(axes: Axes, runs: Sequence[Run]) -> None:
     axes.set_ylim(0, len(runs))
-    axes.set_xlim(0, max(run.ended_at for run in runs) * 1.1)
+    end = max(run.ended_at for run in runs)
+    # room on both sides for the labels of an early first token and of a late end
+    axes.set_xlim(-0.04 * end, 1.1 * end)
     names = [LANES.get(run.arm, run.arm) for run in reversed(runs)]
     axes.set_yticks([i + 0.5 for i in range(len(runs))], names, size=12, weight="bold")
     axes.tick_params(axis="y", length=0)
