@@ -7,7 +7,7 @@ REQUIREMENTS := $(VENV)/requirements-$(shell sha256sum cpu/requirements.txt | cu
 FORK := $(VENV)/fork-installed
 MODELS := $(addprefix build/models/,tiny-qwen3-float32 tiny-qwen3-bfloat16 smollm2-135m-instruct)
 
-.PHONY: setup system tree patches models test demo simulate clean
+.PHONY: setup system tree patches models test demo check-protocol simulate clean
 .DELETE_ON_ERROR:
 
 setup: system tree models
@@ -50,7 +50,11 @@ test: setup
 demo: setup
 	$(BIN)/python -m demo
 
-# needs neither SGLang nor torch; a million requests
+# neither this nor the next needs SGLang or torch. All interleavings, then the mutants: about ten minutes
+check-protocol: $(REQUIREMENTS)
+	cd test/srt/handoff && $(CURDIR)/$(BIN)/python -m checker --full
+
+# a million requests: about ten minutes
 simulate: $(REQUIREMENTS)
 	$(BIN)/python -m benchmark.handoff.simulator
 

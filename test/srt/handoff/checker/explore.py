@@ -200,7 +200,7 @@ class Explorer:
 
 
 # In the product's order; one lost sign of life is no silence.
-TIMING = {"resend": 1.0, "lease": 1.5, "margin": 0.5, "seal": 2.0, "commit": 2.0, "silence": 3.0}
+TIMING = {"resend": 1.0, "lease": 1.5, "margin": 0.5, "seal": 1.0, "commit": 2.0, "silence": 3.0}
 
 
 def explore(scenario: Scenario, core: SimpleNamespace, limit: Optional[int] = None) -> Result:

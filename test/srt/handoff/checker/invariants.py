@@ -74,7 +74,8 @@ def check_end(world: World) -> None:
 
 def _may_fail(world: World, request: Request) -> bool:
     """An error is for who lost the prompt KV, or could not take over, and whose P did not go on to the end."""
-    p_could_go_on = world.blame < 2 and world.scenario.budget >= world.scenario.answer
     if not request.shown:
         return bool(request.kv_cut)  # nothing was handed over: an error as without a handoff
+    d = world.d(request)
+    p_could_go_on = world.blame < 2 and world.scenario.budget >= world.scenario.answer and not (d is not None and d.alone)
     return bool(request.kv_cut or request.given_up) and not p_could_go_on

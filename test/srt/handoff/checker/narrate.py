@@ -9,7 +9,7 @@ from .machines import Machines, Violation
 from .scenario import Scenario
 from .world import GONE, OUTCOMES, OWN, ORDINARY, QUEUE, RUNNING, Request, World, first_world
 
-KV = ("under way", "cut, not yet drained", "failed", "here")
+KV = ("under way", "cut, not yet drained", "failed or given up", "here")
 SENTENCES = {
     "to P": "P takes a message",
     "P steps": "P's scheduler runs a bridge step",
@@ -63,8 +63,7 @@ def story(scenario: Scenario, core: Any, timing: Any, trace: Iterable[events.Eve
             to_p = tuple(machines.older_sent(sent) for sent in to_p)
             to_d = tuple(machines.older_sent(sent) for sent in to_d)
         lines += _said(to_p, to_d, world)
-        after = _stands(world)
-        lines += after if after != before else []
+        lines += [line for line in _stands(world) if line not in before]
     if violation is not None:
         lines += ["", f"VIOLATION {violation}"]
     return "\n".join(line.rstrip() for line in lines) + "\n"
@@ -79,14 +78,20 @@ def _sentence(world: World, event: events.Event) -> str:
         what = f"D takes {took}, then looks" if taken else "D looks"
         return what + (f"; a replay round may have {limit} tokens" if number >= 0 else "")
     if kind == "to P":
-        return f"P takes {_message(world, world.to_p[0])}"
+        return _takes("P", world, world.to_p[0])
     if kind in ("late to P", "late to D"):
-        return f"late, {kind[-1]} takes {_message(world, about[0])}"
+        return "late, " + _takes(kind[-1], world, about[0])
     if kind in ("drop", "delay", "duplicate"):
         message = _message(world, (world.to_p if about[0] == "to P" else world.to_d)[0])
         happens = {"drop": "is lost", "delay": "is held up", "duplicate": "is doubled; the copy will come late"}[kind]
         return f"FAULT: {message} on its way {about[0]} {happens}"
     return SENTENCES[kind] + which
+
+
+def _takes(who: str, world: World, sent: int) -> str:
+    request = world.requests[world.machines.sent[sent].request]
+    nobody = "" if (request.p if who == "P" else request.d) else ", and knows no such session"
+    return f"{who} takes {_message(world, sent)}{nobody}"
 
 
 def _said(to_p: tuple, to_d: tuple, world: World) -> List[str]:

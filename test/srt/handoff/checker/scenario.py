@@ -50,3 +50,40 @@ class Scenario:
     def p_end(self, token: int) -> Optional[str]:
         """Why P's generation ends with ``token``; tokens are numbered as the answer is."""
         return self.p_sees if self.p_sees is not None and token >= (self.p_sees_at or self.answer) else None
+
+
+SLOW = frozenset(ONE_MESSAGE[1:] + STALLS)  # what makes states many: something comes at any later time
+QUICK = FAULTS - SLOW
+SOME = frozenset({"drop", "channel lost", "KV fails", "client aborts", "P restarts", "D restarts"})
+
+# As `make check-protocol` runs it.
+FULL = (
+    Scenario("log of 4, one fault of any kind"),
+    Scenario("log of 4, two faults, but no stall and nothing late", faults=2, kinds=QUICK),
+    Scenario("log of 2, two faults of any kind", budget=2, faults=2),
+    Scenario("log of 3, two messages lost, doubled or late", budget=3, faults=2, kinds=frozenset(ONE_MESSAGE), limits=(9,)),
+    Scenario("P can finish the answer, one fault of any kind", answer=4),
+    Scenario("P can finish the answer, two faults, but no stall and nothing late", answer=3, faults=2, kinds=QUICK),
+    Scenario("P can finish a short answer, two faults of any kind", answer=2, budget=2, faults=2),
+    Scenario("only D sees the end, one fault of any kind", answer=3, p_sees=None),
+    Scenario("only P sees an end, one fault of any kind", p_sees_at=2),
+    Scenario("P's end is the length, two faults, but no stall and nothing late", answer=3, budget=3, p_sees="LENGTH", faults=2, kinds=QUICK),
+    Scenario("the first token ends the answer, two faults of any kind", answer=1, budget=1, faults=2),
+    Scenario("without overlap, one fault of any kind", budget=3, overlap=False),
+    Scenario("P takes no part, two faults of any kind", accepts=False, faults=2),
+    Scenario("two requests, logs of 2, no fault", answer=3, budget=2, requests=2, faults=0),
+    Scenario("two requests, logs of 1, one fault", answer=2, budget=1, requests=2, kinds=SOME, limits=(9,)),
+)  # fmt: skip
+# In `make test`, within a minute.
+BOUNDED = (
+    Scenario("log of 4, no fault", faults=0),
+    Scenario("log of 3, one fault, but no stall and nothing late", budget=3, kinds=QUICK),
+    Scenario("log of 2, one fault of any kind", budget=2),
+    Scenario("P can finish the answer, one fault, but no stall and nothing late", answer=3, kinds=QUICK),
+    Scenario("P can finish a short answer, one fault of any kind", answer=2, budget=2),
+    Scenario("only D sees the end, one fault, but no stall and nothing late", answer=2, budget=3, p_sees=None, kinds=QUICK),
+    Scenario("only P sees an end, one fault, but no stall and nothing late", p_sees_at=2, kinds=QUICK),
+    Scenario("the first token ends the answer, one fault of any kind", answer=1, budget=1),
+    Scenario("P takes no part, two faults of any kind", accepts=False, faults=2),
+    Scenario("two requests, logs of 1, no fault", answer=2, budget=1, requests=2, faults=0),
+)  # fmt: skip

@@ -16,7 +16,7 @@ KV_ACTIVE, KV_DRAINING, KV_FAILED, KV_DONE = range(4)
 QUEUE, OWN, ORDINARY, GONE = range(4)
 # What the client has got.
 RUNNING, FINISHED, ERROR, ABORTED, LOST = range(5)
-OUTCOMES = ("nothing yet", "the whole answer", "an error", "what it wanted: it left", "a lost connection")
+OUTCOMES = ("nothing yet", "the whole answer", "an error", "no more: it left", "a lost connection")
 
 
 class Request:
