@@ -25,9 +25,39 @@ def told(result, handoff):
 
 
 # ---------------------------------------------------------------------------- the product
+class Explored:
+    """The bounded scenarios, each explored once, and every event that happened in it."""
+
+    def __init__(self, handoff):
+        self._handoff, self._known = handoff, {}
+
+    def __call__(self, world):
+        if world not in self._known:
+            self._known[world] = self._explore(world)
+        return self._known[world]
+
+    def _explore(self, world):
+        machines = Machines(self._handoff, self._handoff.Timing(**explore.TIMING))
+        happened, apply = set(), events.apply
+
+        def noting(world, event):
+            happened.add(event[0])
+            apply(world, event)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(events, "apply", noting)
+            result = explore.Explorer(world, machines).run()
+        return result, machines, happened
+
+
+@pytest.fixture(scope="module")
+def explored(handoff):
+    return Explored(handoff)
+
+
 @pytest.mark.parametrize("world", BOUNDED, ids=lambda world: world.name)
-def test_every_invariant_holds_in_every_state(world, handoff):
-    result = explore.explore(world, handoff)
+def test_every_invariant_holds_in_every_state(world, explored, handoff):
+    result = explored(world)[0]
     assert result.violation is None, told(result, handoff)
     assert result.complete and result.ends
 
@@ -95,25 +125,10 @@ def test_a_golden_trace_ends(name, handoff):
 
 # ---------------------------------------------------------------------------- what it leaves out
 @pytest.fixture(scope="module")
-def seen(handoff):
+def seen(explored):
     """Machines after the bounded scenarios, and every event that happened."""
-    kept = []
-    happened = set()
-    apply = events.apply
-
-    def noting(world, event):
-        happened.add(event[0])
-        apply(world, event)
-
-    events.apply = noting
-    try:
-        for world in BOUNDED:
-            machines = Machines(handoff, handoff.Timing(**explore.TIMING))
-            explore.Explorer(world, machines).run()
-            kept.append(machines)
-    finally:
-        events.apply = apply
-    return kept, happened
+    all_of_them = [explored(world) for world in BOUNDED]
+    return [machines for _, machines, _ in all_of_them], set().union(*(happened for *_, happened in all_of_them))
 
 
 def test_every_state_of_both_tables_is_reached(seen, handoff):

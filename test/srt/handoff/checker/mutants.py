@@ -99,7 +99,7 @@ MUTANTS = (
     Mutant(
         "Ack is not cumulative", ("TERMINATES",),
         on_p("self._acked = max(self._acked, ack.received)", "self._acked = min(len(self.log), self._acked + 1)"),
-        world=faults("drop", "duplicate", "KV fails", number=2, **P_CAN_FINISH),
+        world=faults("drop", "KV fails", number=2, answer=2, budget=2),
     ),
     Mutant(
         "an entry is never sent again", ("TERMINATES",),
