@@ -205,8 +205,7 @@ class DecodeWorker(Worker):
         if self._replayed_last and self._batch:
             self._replayed_last = False
             return False
-        free = self.slots.free if self.clock.now >= self._full_until else 0
-        room = min(MAX_REPLAY_TOKENS, free - self._batch)
+        room = min(MAX_REPLAY_TOKENS, self._kv_room())
         sessions, parts = [], []
         for session in self.table:
             # The first look is for speed: nothing is replayed before the KV is here.
@@ -243,10 +242,18 @@ class DecodeWorker(Worker):
             session.stalled_since = now
         if now - session.stalled_since < self.world.timing.seal:
             return
-        resumed = session.machine.resume(now)
-        self.world.count["resumed" if resumed else "no slot"] += 1
-        self.table.send(session, resumed or session.machine.abort(now, AbortReason.NO_SLOT))
         session.stalled_since = None
+        resumed = session.machine.resume(now)
+        if resumed:
+            self.world.count["resumed"] += 1
+            self.table.send(session, resumed)
+        elif session.machine.boundary is not None and not self._batch:
+            self.world.count["no slot"] += 1
+            self.table.send(session, session.machine.abort(now, AbortReason.NO_SLOT))
+            for other in self.table:
+                other.stalled_since = None
+        else:
+            self.world.count["waited for a slot"] += 1
         self._again = True
 
     def _round_done(self, epoch: int) -> None:
@@ -280,7 +287,7 @@ class DecodeWorker(Worker):
         if machine.state is DecodeState.OFFERED and not session.kv_seen:
             session.kv_seen = self._again = True
             return
-        before, free = machine.state, self._slot_free()
+        before, free = machine.state, self._room_ahead(machine)
         if not free and before is DecodeState.REPLAYING:
             self.world.count["seal put off, no place"] += 1
         if not machine.kv_here and not machine.done and len(machine.log):
@@ -289,7 +296,7 @@ class DecodeWorker(Worker):
                 raise invariants.Violation(f"ONCE: t1 of {request}'s log is another's")
         self.table.send(
             session,
-            [*machine.kv_arrived(now), *machine.slot_free(now, free)],
+            [*machine.kv_arrived(now), *machine.room_ahead(now, free)],
         )
         self._again |= machine.state is not before
         if session.in_flight:
@@ -320,7 +327,13 @@ class DecodeWorker(Worker):
         self._detach(request, session)
         return False
 
-    def _slot_free(self) -> bool:
+    def _kv_room(self) -> int:
+        free = self.slots.free if self.clock.now >= self._full_until else 0
+        return free - self._batch
+
+    def _room_ahead(self, machine: DecodeMachine) -> bool:
+        if self._kv_room() < machine.lag + machine.seal_lag:
+            return False
         ending = sum(
             s.machine.state in (DecodeState.SEALING, DecodeState.DRAINING) for s in self.table
         )

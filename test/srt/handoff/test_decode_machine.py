@@ -82,7 +82,7 @@ def relaying(length=6, **changes):
 def replaying(length=6, **changes):
     machine = relaying(length, **changes)
     machine.kv_arrived(T0)
-    machine.slot_free(T0, True)
+    machine.room_ahead(T0, True)
     return machine
 
 
@@ -165,7 +165,7 @@ STATES = {
     "offered": (offered, OFFERED), "relaying": (relaying, RELAYING), "ended early": (ended_early, RELAYING),
     "replaying": (replaying, REPLAYING), "in round": (in_round, REPLAYING), "sealing": (sealing, SEALING),
     "draining": (draining, DRAINING), "to replay": (to_replay, DRAINING), "alone": (alone, DRAINING),
-    "owner": (owner, OWNER), "relay only": (relay_only, RELAY_ONLY), "resumed": (resumed, RELAY_ONLY),
+    "owner": (owner, OWNER), "relay only": (relay_only, RELAY_ONLY), "resumed": (resumed, REPLAYING),
     "finished": (finished, FINISHED), "aborted": (aborted, ABORTED),
 }  # fmt: skip
 
@@ -193,8 +193,8 @@ EVENTS = {
     "own kind of message": lambda m: m.receive(NOW, Ack(ROOM, NONCE, 1, 1)),
     "kv arrived": lambda m: m.kv_arrived(NOW),
     "kv failed": lambda m: m.kv_failed(NOW),
-    "slot": lambda m: m.slot_free(NOW, True),
-    "no slot": lambda m: m.slot_free(NOW, False),
+    "room": lambda m: m.room_ahead(NOW, True),
+    "no room": lambda m: m.room_ahead(NOW, False),
     "round started": lambda m: m.round_started(m.replayed + 1),
     "round done": lambda m: m.round_done(NOW),
     "round failed": lambda m: m.round_failed(),
@@ -224,26 +224,24 @@ TABLE = {
     **{(s, "next entry"): ABORTED for s in ("ended early", "to replay")},  # past the end
     **{(s, "id outside the vocabulary"): TOP[s] for s in LIVE},  # heard, not obeyed
     # Seals.
-    **{(s, e): TOP[s] for s in ("relaying", "relay only", "resumed") for e in ("sealed", "sealed with another digest")},
-    ("replaying", "sealed"): DRAINING,
-    ("replaying", "sealed with another digest"): ABORTED,
-    ("in round", "sealed"): DRAINING,
-    ("in round", "sealed with another digest"): ABORTED,
+    **{(s, e): TOP[s] for s in ("relaying", "relay only") for e in ("sealed", "sealed with another digest")},
+    **{(s, "sealed"): DRAINING for s in ("replaying", "in round", "resumed")},
+    **{(s, "sealed with another digest"): ABORTED for s in ("replaying", "in round", "resumed")},
     ("sealing", "sealed"): OWNER,
     ("sealing", "sealed with another digest"): ABORTED,
     **{(s, "sealed below the log"): ABORTED for s in OPEN_LOG if s != "draining"},
     **{(s, e): TOP[s] for s in ("ended early", "draining", "to replay") for e in ("sealed", "sealed below the log", "sealed with another digest")},
     # P's abort: D lives on what it has.
-    **{(s, "peer aborts"): TOP[s] for s in ("relaying", "ended early", "relay only", "resumed")},
-    **{(s, "peer aborts"): DRAINING for s in ("replaying", "in round", "to replay")},
+    **{(s, "peer aborts"): TOP[s] for s in ("relaying", "ended early", "relay only")},
+    **{(s, "peer aborts"): DRAINING for s in ("replaying", "in round", "to replay", "resumed")},
     **{(s, "peer aborts"): OWNER for s in ("sealing", "draining")},
-    # The KV, the slot, the rounds.
+    # The KV, the room ahead, the rounds.
     ("relaying", "kv arrived"): REPLAYING,
     ("ended early", "kv arrived"): DRAINING,
     **{(s, "kv arrived"): RELAY_ONLY for s in ("relay only",)},
     **{(s, "kv failed"): RELAY_ONLY for s in ("relaying", "ended early")},
-    **{(s, "slot"): TOP[s] for s in ("offered", "relaying", "ended early", "relay only", "finished", "aborted")},
-    **{(s, "no slot"): TOP[s] for s in ("replaying", "in round", "sealing", "draining", "to replay", "alone", "owner", "resumed")},
+    **{(s, "room"): TOP[s] for s in ("offered", "relaying", "ended early", "relay only", "resumed", "finished", "aborted")},
+    **{(s, "no room"): TOP[s] for s in ("replaying", "in round", "sealing", "draining", "to replay", "alone", "owner")},
     **{(s, "round started"): TOP[s] for s in ("relaying", "ended early", "replaying", "to replay", "alone", "relay only", "resumed", "finished", "aborted")},
     ("in round", "round done"): SEALING,
     ("in round", "round failed"): REPLAYING,
@@ -252,13 +250,12 @@ TABLE = {
     # The ends.
     **{(s, "request finished"): FINISHED for s in (*LIVE, "offered", "alone")},
     **{(s, "abort"): ABORTED for s in (*LIVE, "offered", "alone")},
-    **{(s, "resume"): RELAY_ONLY for s in ("replaying", "sealing", "draining", "to replay")},
+    **{(s, "resume"): REPLAYING for s in ("sealing", "draining", "to replay")},
     # Time.
     **{("sealing", e): SEALING for e in ("tick past resend", "tick past seal", "tick past lease")},
     ("sealing", "tick past lease and margin"): OWNER,
-    **{("resumed", e): RELAY_ONLY for e in ("tick past resend", "tick past seal", "tick past lease", "tick past lease and margin")},
-    ("replaying", "tick past lease and margin"): DRAINING,
-    ("in round", "tick past lease and margin"): DRAINING,
+    **{("resumed", e): REPLAYING for e in ("tick past resend", "tick past seal", "tick past lease")},
+    **{(s, "tick past lease and margin"): DRAINING for s in ("replaying", "in round", "resumed")},
     **{("draining", e): OWNER for e in ("tick past seal", "tick past lease", "tick past lease and margin")},
 }  # fmt: skip
 LISTENS = (*LIVE, "offered")
@@ -313,7 +310,7 @@ def test_the_groups_of_states(state):
     machine = STATES[state][0]()
     assert machine.done == (state in ("owner", "finished", "aborted")) == (machine.state in TERMINAL_STATES)
     assert (machine.state in LISTENING_STATES) == (state in (*LIVE, "alone"))
-    assert (machine.state in REPLAY_STATES) == (state in ("replaying", "in round", "sealing", "draining", "to replay", "alone"))
+    assert (machine.state in REPLAY_STATES) == (state in ("replaying", "in round", "sealing", "draining", "to replay", "alone", "resumed"))
 
 
 # ---------------------------------------------------------------------------- relay
@@ -332,11 +329,11 @@ def test_ONCE_t1_is_relayed_before_a_commit_that_needs_no_replay():
     machine = offered()
     machine.receive(T0, opening())
     machine.kv_arrived(T0)
-    machine.slot_free(T0, True)
+    machine.room_ahead(T0, True)
     machine.receive(T0, sealed_at(1))
     assert kinds(machine.receive(T0, append(1, 11))) == ["Ack"]
     assert machine.state is DRAINING and machine.take_relay() == [11]
-    for look in (lambda m: m.slot_free(T0, True), lambda m: m.tick(T0)):
+    for look in (lambda m: m.room_ahead(T0, True), lambda m: m.tick(T0)):
         again = copy.deepcopy(machine)
         assert look(again) == [Commit(ROOM, NONCE, 1)] and again.state is OWNER
 
@@ -474,17 +471,17 @@ def test_after_enough_rounds_the_seal_is_asked_for_in_any_case():
         assert kinds(out) == (["SealRequest"] if number == 3 else [])
 
 
-def test_the_seal_is_not_asked_for_without_a_slot():
-    """Nobody would generate while the request waits for one."""
+def test_the_seal_is_not_asked_for_without_room():
+    """Nobody would generate while the request waits for it."""
     machine = relaying()
     assert machine.kv_arrived(NOW) == []
-    assert machine.slot_free(NOW, False) == []
+    assert machine.room_ahead(NOW, False) == []
     machine.round_started(machine.replay_range(99)[1])
     assert machine.round_done(NOW) == [] and machine.state is REPLAYING
-    assert machine.slot_free(NOW, True) == [SealRequest(ROOM, NONCE, 1, 0)]
+    assert machine.room_ahead(NOW, True) == [SealRequest(ROOM, NONCE, 1, 0)]
 
 
-def test_the_seal_is_not_asked_for_before_the_slot_was_looked_at():
+def test_the_seal_is_not_asked_for_before_the_room_was_looked_at():
     """With one entry nothing is left to replay, and the KV's arrival comes first."""
     machine = relaying(1)
     assert machine.kv_arrived(NOW) == [] and machine.state is REPLAYING
@@ -492,7 +489,7 @@ def test_the_seal_is_not_asked_for_before_the_slot_was_looked_at():
 
 def test_the_seal_is_not_asked_for_during_a_round():
     machine = in_round()
-    assert machine.slot_free(NOW, True) == []
+    assert machine.room_ahead(NOW, True) == []
 
 
 def test_the_seal_is_asked_for_again_until_it_comes():
@@ -703,11 +700,19 @@ def test_a_lost_resume_is_said_again_until_P_speaks_in_the_new_term():
     assert machine.tick(T0 + 9) == []
 
 
-def test_replay_fails_then_resume_once_the_round_is_out_of_the_way():
+def test_no_resume_of_a_P_that_was_not_asked_to_stop():
     machine = in_round()
+    machine.round_failed()
+    before = everything(machine)
+    assert machine.resume(NOW) == [] and everything(machine) == before
+
+
+def test_replay_fails_after_the_seal_then_resume_once_the_round_is_out_of_the_way():
+    machine = to_replay()
+    machine.round_started(machine.replay_range(99)[1])
     assert machine.resume(NOW) == []
     machine.round_failed()
-    assert machine.resume(NOW) == [Resume(ROOM, NONCE, 2, 7)]
+    assert machine.resume(NOW) == [Resume(ROOM, NONCE, 2, 9)]
 
 
 def test_a_resume_tells_where_this_side_stands_not_where_the_seal_was():
@@ -717,40 +722,51 @@ def test_a_resume_tells_where_this_side_stands_not_where_the_seal_was():
 
 
 @pytest.mark.parametrize("reason", [EndReason.TOKEN, EndReason.LENGTH, EndReason.BUDGET])
-def test_resume_while_Ps_last_entries_are_lost(reason):
-    """The last one may end the request by D's rules: not an error for want of a resend."""
+@pytest.mark.parametrize("here", [8, 7])
+def test_no_resume_of_a_P_that_has_ended_by_itself(reason, here):
+    """Also while its last entries are lost: it sends them again in its own term."""
     machine = sealing()
-    machine.receive(NOW, sealed_at(8, reason=reason))
-    assert machine.resume(NOW) == [Resume(ROOM, NONCE, 2, 7)]
-    machine.receive(NOW, append(7, *ids(7, 8), term=2))
-    machine.receive(NOW, sealed_at(8, term=2, reason=reason))
-    assert machine.take_relay() == ids(7, 8)
-    assert machine.hopeless(NOW), "unless they did not end it"
-
-
-@pytest.mark.parametrize("reason", [EndReason.TOKEN, EndReason.LENGTH, EndReason.BUDGET])
-def test_no_resume_of_a_P_that_has_ended_by_itself(reason):
-    machine = sealing()
-    machine.receive(NOW, append(7, *ids(7, 8)))
+    machine.receive(NOW, append(7, *ids(7, here)))
     machine.receive(NOW, sealed_at(8, reason=reason))
     assert machine.state is DRAINING
     before = everything(machine)
     assert machine.resume(NOW) == [] and everything(machine) == before
 
 
-def test_ONE_GENERATOR_a_D_that_resumed_P_never_takes_over():
+def test_after_a_resume_D_replays_on_and_asks_for_the_seal_when_there_is_room_and_P_has_answered():
     machine = resumed()
-    machine.kv_arrived(NOW)
-    machine.slot_free(NOW, True)
+    assert machine.room_ahead(NOW, True) == [], "P may not have read the Resume, and would not obey"
+    machine.room_ahead(NOW, False)
+    assert machine.receive(NOW, append(9, *ids(9, 11), term=2)) == [Ack(ROOM, NONCE, 11, STAMP)]
+    assert machine.take_relay() == ids(9, 11)
+    assert machine.replay_range(99) == (6, 10)
+    machine.round_started(10)
+    assert machine.round_done(NOW) == []
+    assert machine.room_ahead(NOW, True) == [SealRequest(ROOM, NONCE, 2, 0)]
+    machine.receive(NOW, sealed_at(11, term=2))
+    assert machine.state is OWNER and machine.boundary == 11
+
+
+def test_resumed_and_P_spends_its_budget_then_D_takes_over_from_there():
+    machine = resumed()
     machine.receive(NOW, append(9, 19, term=2))
-    machine.receive(NOW, abort_message())
-    machine.tick(ALONE_AT + 99)
-    assert machine.state is RELAY_ONLY
+    machine.receive(NOW, sealed_at(9, term=2, reason=EndReason.BUDGET))
     machine.take_relay()
-    assert machine.hopeless(NOW)
+    assert machine.state is DRAINING and not machine.hopeless(NOW)
+    machine.round_started(machine.replay_range(99)[1])
+    assert machine.round_done(NOW) == [Commit(ROOM, NONCE, 9)]
+
+
+def test_ONE_GENERATOR_a_D_that_resumed_P_takes_over_alone_only_past_the_lease_it_last_gave():
+    """A Resume is no lease, since nobody knows when P reads it."""
+    machine = resumed()
+    machine.tick(ALONE_AT - 0.01)
+    assert machine.state is REPLAYING
+    machine.tick(ALONE_AT)
+    assert machine.state is DRAINING and machine.alone
 
 
 def test_P_gone_meanwhile_a_resume_is_not_repeated():
     machine = resumed()
     machine.receive(NOW, abort_message())
-    assert machine.tick(T0 + 5) == [] and machine.hopeless(NOW)
+    assert machine.alone and machine.tick(T0 + 5) == [] and not machine.hopeless(NOW)

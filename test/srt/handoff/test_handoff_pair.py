@@ -33,7 +33,7 @@ class Pair:
         self.client, self.finished = [], False
         self.lost = lambda message: False
         self.said = []  # kinds, in the order they were sent
-        self.slot = True
+        self.room = True
         self.say(self.to_d, self.p.start(self.p_now, 1, self.p_end(1)))
 
     @property
@@ -83,7 +83,7 @@ class Pair:
 
     def kv(self):
         self.say(self.to_p, self.d.kv_arrived(self.d_now))
-        self.say(self.to_p, self.d.slot_free(self.d_now, self.slot))
+        self.say(self.to_p, self.d.room_ahead(self.d_now, self.room))
 
     def replay(self, limit=99):
         span = self.d.replay_range(limit)
@@ -414,13 +414,44 @@ def resumed(pair):
     return pair
 
 
-def test_no_slot_on_D_then_P_goes_on_to_the_end():
+def test_no_room_on_D_then_P_goes_on_to_the_end():
     pair = resumed(Pair())
     pair.deliver()
     assert pair.p.may_generate(pair.p_now) and pair.p.term == pair.d.term == 2
+    pair.room = False
     for _ in range(12):
         pair.sample()
         pair.wait(1)
+    assert pair.ended_well()
+
+
+def test_no_room_on_D_then_P_goes_on_until_there_is():
+    pair = resumed(Pair(end=30))
+    for _ in range(6):
+        pair.deliver()
+        pair.sample()
+        pair.wait(1)
+    assert pair.p.may_generate(pair.p_now) and pair.d.state is DecodeState.REPLAYING
+    pair.replay()
+    pair.kv()
+    pair.deliver()
+    pair.replay()
+    pair.own()
+    pair.deliver()
+    assert pair.ended_well() and pair.d.term == 2
+
+
+def test_no_room_on_D_until_Ps_budget_is_spent():
+    """... then D waits with all that it needs, and P's part is over."""
+    pair = resumed(Pair(end=30, budget=12))
+    for _ in range(12):
+        pair.deliver()
+        pair.sample()
+        pair.wait(1)
+    assert pair.d.state is DecodeState.DRAINING and not pair.d.hopeless(pair.d_now)
+    pair.replay()
+    pair.own()
+    pair.deliver()
     assert pair.ended_well()
 
 

@@ -455,10 +455,13 @@ def test_resume_of_a_D_that_lacks_entries_of_the_seal():
     assert machine.state is B
 
 
-def test_resume_renews_the_lease():
+def test_ONE_GENERATOR_a_resume_is_no_new_lease():
+    """D can't know when P reads it; its Ack of what P says then gives the lease."""
     machine = sealed()
     late = T0 + TIMING.lease + 1
-    machine.receive(late, resume(2, 4))
+    append = only(machine.receive(late, resume(2, 4)), Append)
+    assert not machine.may_generate(late)
+    machine.receive(late, Ack(ROOM, NONCE, 3, append.stamp))
     assert machine.may_generate(late)
 
 

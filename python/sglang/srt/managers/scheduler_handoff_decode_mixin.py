@@ -131,9 +131,7 @@ class SchedulerHandoffDecodeMixin:
         if self._replayed_last and not running_batch.is_empty():
             self._replayed_last = False
             return None
-        # The next decode step keeps its slots: a replay must not cause a retraction.
-        free = self.token_to_kv_pool_allocator.available_size()
-        room = min(MAX_REPLAY_TOKENS, free - running_batch.batch_size())
+        room = min(MAX_REPLAY_TOKENS, self._handoff_kv_room())
         reqs: List[Req] = []
         for session in self.handoff:
             if session.machine.replay_range(MAX_REPLAY_TOKENS) is None:
@@ -164,18 +162,29 @@ class SchedulerHandoffDecodeMixin:
         return batch
 
     def _wait_for_replay_slots(self: Scheduler, session: Session) -> None:
-        """The KV pool is full. Past the seal deadline give the request back to P, which goes on
-        while D relays; where P has stopped for good the request ends in an error."""
+        """The KV pool is full. Past the seal deadline P, if it was asked to stop, goes on until
+        there is room. A request whose P has stopped for good waits for the running ones, and ends
+        in an error when there are none: nothing will free a slot."""
         now = self.handoff.now
         if session.stalled_since is None:
             session.stalled_since = now
         if now - session.stalled_since < self.handoff.timing.seal:
             return
-        resumed = session.machine.resume(now)
-        self.handoff.send(
-            session, resumed or session.machine.abort(now, AbortReason.NO_SLOT)
-        )
         session.stalled_since = None
+        resumed = session.machine.resume(now)
+        if resumed:
+            self.handoff.send(session, resumed)
+        elif (
+            session.machine.boundary is not None
+            and self.running_batch.is_empty()
+            and not self.waiting_queue
+        ):
+            self.handoff.send(
+                session, session.machine.abort(now, AbortReason.NO_SLOT)
+            )
+            # Its slots may be what the others wait for.
+            for other in self.handoff:
+                other.stalled_since = None
 
     @staticmethod
     def _extend_over_log(req: Req, last: int) -> Req:
@@ -219,7 +228,7 @@ class SchedulerHandoffDecodeMixin:
             session,
             [
                 *machine.kv_arrived(self.handoff.now),
-                *machine.slot_free(self.handoff.now, self._handoff_slot_free()),
+                *machine.room_ahead(self.handoff.now, self._handoff_room_ahead(machine)),
             ],
         )
         self._note_state(session)
@@ -272,8 +281,17 @@ class SchedulerHandoffDecodeMixin:
         decode_req.kv_receiver.clear()
         decode_req.kv_receiver = None
 
-    def _handoff_slot_free(self: Scheduler) -> bool:
-        """A request sealed now finds a place in the running batch."""
+    def _handoff_kv_room(self: Scheduler) -> int:
+        """KV slots that replays may take, in tokens. The next decode step keeps its own: a replay
+        must not cause a retraction."""
+        free = self.token_to_kv_pool_allocator.available_size()
+        return free - self.running_batch.batch_size()
+
+    def _handoff_room_ahead(self: Scheduler, machine: DecodeMachine) -> bool:
+        """A request sealed now finds KV slots for what is left to replay, and a place in the
+        running batch."""
+        if self._handoff_kv_room() < machine.lag + machine.seal_lag:
+            return False
         ending = sum(
             s.machine.state in (DecodeState.SEALING, DecodeState.DRAINING)
             for s in self.handoff

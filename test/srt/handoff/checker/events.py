@@ -299,12 +299,9 @@ def _round_fails(world: World, request) -> None:
 
 
 def _round_fails_for_good(world: World, request) -> None:
-    """The caller gives the request back, or tries again when P has stopped for good."""
+    """The caller gives the request back to P if it can, and tries again later."""
     world.call_d(request, "round_failed")
-    before = request.d
     world.call_d(request, "resume")
-    if request.d != before:
-        request.given_up = 1
 
 
 def _p_restarts(world: World) -> None:

@@ -73,7 +73,7 @@ def check_end(world: World) -> None:
 
 
 def _may_fail(world: World, request: Request) -> bool:
-    """An error is for who lost the prompt KV, or could not take over, and whose P did not go on to the end."""
+    """An error is for who lost the prompt KV, or for whose rows D will never have room, and whose P did not go on to the end."""
     if not request.shown:
         return bool(request.kv_cut)  # nothing was handed over: an error as without a handoff
     d = world.d(request)

@@ -164,6 +164,11 @@ MUTANTS = (
         world=faults("round fails for good", **P_CAN_FINISH),
     ),
     Mutant(
+        "a Resume is a new lease", ("ONE-GENERATOR",),
+        on_p("        if self.end_reason is EndReason.SEAL:\n", "        self._heard_stamp = _stamp(now)\n        if self.end_reason is EndReason.SEAL:\n"),
+        world=faults("round fails for good", "delay", number=2, limits=(9,)),
+    ),
+    Mutant(
         "P resumes only a D that has every entry", ("TERMINATES",),
         on_p("resume.start > len(self.log) + 1", "resume.start != len(self.log) + 1"),
         world=faults("round fails for good", answer=4, budget=4),
@@ -175,7 +180,7 @@ MUTANTS = (
     ),
     Mutant(
         "D takes over though it has resumed P", ("ONE-GENERATOR", "ONCE", "PREFIX"),
-        on_d("        self.state, self._resuming = DecodeState.RELAY_ONLY, True\n", "        self.state, self._resuming = DecodeState.DRAINING, True\n        self.log.close_here()\n"),
+        on_d("        self.state, self._resuming = DecodeState.REPLAYING, True\n", "        self.state, self._resuming = DecodeState.DRAINING, True\n        self.log.close_here()\n"),
         world=faults("D's KV pool is full"),
     ),
     # ------------------------------------------------------------ rows

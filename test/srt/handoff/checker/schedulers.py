@@ -114,7 +114,7 @@ def _keeps_transferred(world: World, request: Request) -> None:
         return
     request.kv_seen = 0
     world.call_d(request, "kv_arrived")
-    world.call_d(request, "slot_free", bool(world.d_slot and _slot_free(world, request)))
+    world.call_d(request, "room_ahead", bool(world.d_pool and world.d_slot and _slot_free(world, request)))
     machine = world.d(request)
     if round_in_flight(machine):
         return
@@ -135,7 +135,7 @@ def round_in_flight(machine: Facts) -> bool:
 
 
 def _slot_free(world: World, request: Request) -> bool:
-    """``_handoff_slot_free`` with one running slot: nobody runs, waits to run, or is about to."""
+    """``_handoff_room_ahead`` with one running slot: nobody runs, waits to run, or is about to."""
     return not any(
         other.place in (OWN, ORDINARY) or (other.place == QUEUE and other.d and world.d(other).state in ("sealing", "draining"))
         for other in world.requests
@@ -208,9 +208,11 @@ def give_back(world: World, request: Request) -> None:
     """``_wait_for_replay_slots`` past its deadline."""
     before = request.d
     world.call_d(request, "resume")
-    if request.d == before:
+    if request.d != before:
+        return
+    if world.d(request).closed_at is not None and not any(other.place in (OWN, ORDINARY) for other in world.requests):
         world.call_d(request, "abort", "NO_SLOT")
-    request.given_up = 1
+        request.given_up = 1
 
 
 def decode_on(world: World, request: Request) -> None:

@@ -26,9 +26,9 @@ LOOKED_AT = {
     ("P", "_sent_at"): {"bridging", "paused", "sealed"},
     ("P", "_heard_stamp"): {"bridging", "paused", "sealed"},
     ("P", "_closed_at"): {"sealed"},
-    ("D", "_sent_at"): {"sealing", "relay_only"},
+    ("D", "_sent_at"): {"replaying", "sealing"},
     ("D", "_asked_at"): {"sealing"},
-    ("D", "_echoed_at"): {"relaying", "replaying", "sealing"},
+    ("D", "_echoed_at"): {"relaying", "replaying", "sealing", "draining"},
     ("D", "_heard_at"): {"relaying", "replaying", "sealing", "draining", "relay_only"},
 }
 # Never changed after it was made, so a reference is a copy.

@@ -29,7 +29,7 @@ class Request:
     p_kept, d_kept: the worker holds the request's rows, slots and room
     shown: tokens that the client has got
     kv, kv_seen: the transfer, and whether D has looked at it since it was done
-    given_up: D has given the request back to P, or ended it for want of slots
+    given_up: D has ended the request for want of slots that nobody else will free
     kv_cut: the transfer failed before the prompt KV was there
     """
 

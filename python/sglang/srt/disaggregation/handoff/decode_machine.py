@@ -2,11 +2,11 @@
 
     OFFERED -> RELAYING             P's Open
     RELAYING -> REPLAYING           the prompt KV is here
-    REPLAYING -> SEALING            one more round would catch up
+    REPLAYING -> SEALING            one more round would catch up, and D has room to go on
     RELAYING, REPLAYING, SEALING -> DRAINING    the log's end is known
     DRAINING -> OWNER               all but the last entry are replayed
     RELAYING -> RELAY_ONLY          the KV transfer has failed; P goes on
-    REPLAYING, SEALING, DRAINING -> RELAY_ONLY  replay failed, or no slot; P resumes
+    SEALING, DRAINING -> REPLAYING  no room after all, or a round has failed: P resumes
     any -> FINISHED | ABORTED
 
 D is the only writer to the client, so a lost, late or repeated message can delay a
@@ -115,7 +115,7 @@ class DecodeMachine:
         self._sent_at = 0.0
         self._echoed_at = 0.0  # when P's lease was last renewed
         self._sealed: Optional[Sealed] = None
-        self._slot = False  # until the caller has looked
+        self._room = False  # until the caller has looked
         self._resuming = False  # P has not answered in the new term
 
     # ------------------------------------------------------------------ queries
@@ -140,8 +140,8 @@ class DecodeMachine:
     def hopeless(self, now: float) -> bool:
         """Nobody will generate the rest: the request must end in an error.
 
-        Either the logs disagree after tokens were relayed, or P was to go on alone and has
-        ended its log or fallen silent.
+        Either D gave up after tokens were relayed, or it has no prompt KV and P has ended
+        its log or fallen silent.
         """
         if self.state is DecodeState.ABORTED:
             return self.relayed > 0
@@ -186,10 +186,10 @@ class DecodeMachine:
             self.state = DecodeState.REPLAYING
         return self._advance(now)
 
-    def slot_free(self, now: float, free: bool) -> List[Message]:
-        """Whether D could run the request at once. The seal is not asked for until it can:
-        nobody would generate while it waits."""
-        self._slot = free
+    def room_ahead(self, now: float, room: bool) -> List[Message]:
+        """Whether D could replay the rest and run the request at once. The seal is not asked
+        for until it can: nobody would generate while the request waits."""
+        self._room = room
         return self._advance(now)
 
     def kv_failed(self, now: float) -> bool:
@@ -238,18 +238,20 @@ class DecodeMachine:
         return [Abort(self.room, self.nonce, reason)]
 
     def resume(self, now: float) -> List[Message]:
-        """D can't take over: P generates again and D relays to the end. No message, and nothing
-        changed, when P has stopped for good or a round is in flight."""
-        if self.state not in REPLAY_STATES or self.alone or self.replay_in_flight:
+        """D can't take over yet: P generates again, in a new term, until D has room for the rest.
+        No message, and nothing changed, when P was not asked to stop, has stopped for good, or a
+        round is in flight."""
+        if self.state not in (DecodeState.SEALING, DecodeState.DRAINING):
             return []
-        # P's own end: what is still under way of it comes again in the new term, but no more than that.
-        own_end = self._sealed is not None and self._sealed.reason is not EndReason.SEAL
-        if own_end and self.log.complete:
+        if self.alone or self.replay_in_flight:
+            return []
+        if self._sealed is not None and self._sealed.reason is not EndReason.SEAL:
             return []
         self.term += 1
         self.log.reopen()
         self._sealed = self.end_reason = self._asked_at = None
-        self.state, self._resuming = DecodeState.RELAY_ONLY, True
+        self.state, self._resuming = DecodeState.REPLAYING, True
+        self._room = False
         return self._resume_message(now)
 
     def tick(self, now: float) -> List[Message]:
@@ -372,7 +374,7 @@ class DecodeMachine:
         return False
 
     def _take_over_alone(self, now: float) -> List[Message]:
-        self.alone = True
+        self.alone, self._resuming = True, False
         self.log.close_here()
         if not len(self.log):
             self.state, self.abort_reason = DecodeState.ABORTED, AbortReason.TIMEOUT
@@ -387,7 +389,8 @@ class DecodeMachine:
                 self.state = DecodeState.DRAINING
             elif (
                 self.state is DecodeState.REPLAYING
-                and self._slot
+                and self._room
+                and not self._resuming
                 and not self.replay_in_flight
             ):
                 if self.lag <= self.seal_lag or self.rounds >= self.max_rounds_before_seal:

@@ -45,7 +45,7 @@ class AbortReason(IntEnum):
     TRANSFER = 5  # the prompt KV will not arrive
     UNKNOWN = 6  # no such session
     TIMEOUT = 7  # the peer was silent for too long
-    NO_SLOT = 8  # no KV slot on D for the replay, and P has stopped for good
+    NO_SLOT = 8  # no KV slot on D for the replay, P has stopped for good, and D frees none
 
 
 class EndReason(IntEnum):
@@ -124,7 +124,7 @@ class Commit(_Message, frozen=True, array_like=True, tag=6):
 
 
 class Resume(_Message, frozen=True, array_like=True, tag=7):
-    """D could not take over: P generates again, in a new term, from ``start``."""
+    """D can't take over yet: P generates again, in a new term, from ``start``."""
 
     term: Count
     start: Index

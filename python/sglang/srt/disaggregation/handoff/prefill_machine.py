@@ -262,7 +262,7 @@ class PrefillMachine:
         self.term, self._seal_at = resume.term, None
         # D may lack entries that the seal covered: they are sent again in the new term.
         self._opened, self._acked = True, max(self._acked, resume.start - 1)
-        self._heard_stamp = _stamp(now)
+        # No new lease: D can't know when this was read. Its Ack of what is sent now gives one.
         if self.end_reason is EndReason.SEAL:
             self.end_reason = None
             self.log.reopen()
