@@ -242,19 +242,25 @@ class DecodeWorker(Worker):
             session.stalled_since = now
         if now - session.stalled_since < self.world.timing.seal:
             return
-        session.stalled_since = None
         resumed = session.machine.resume(now)
         if resumed:
+            session.stalled_since = None
             self.world.count["resumed"] += 1
             self.table.send(session, resumed)
-        elif session.machine.boundary is not None and not self._batch:
+        elif session.machine.boundary is not None and self._all_wait_for_slots():
             self.world.count["no slot"] += 1
             self.table.send(session, session.machine.abort(now, AbortReason.NO_SLOT))
             for other in self.table:
                 other.stalled_since = None
         else:
-            self.world.count["waited for a slot"] += 1
+            return
         self._again = True
+
+    def _all_wait_for_slots(self) -> bool:
+        return not self._batch and all(
+            r.d_session is not None and r.d_session.stalled_since is not None
+            for r in self._transfers.values()
+        )
 
     def _round_done(self, epoch: int) -> None:
         if epoch != self.epoch:

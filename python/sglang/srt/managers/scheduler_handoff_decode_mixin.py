@@ -163,28 +163,35 @@ class SchedulerHandoffDecodeMixin:
 
     def _wait_for_replay_slots(self: Scheduler, session: Session) -> None:
         """The KV pool is full. Past the seal deadline P, if it was asked to stop, goes on until
-        there is room. A request whose P has stopped for good waits for the running ones, and ends
-        in an error when there are none: nothing will free a slot."""
+        there is room. A request whose P has stopped for good waits as long as anything else may
+        free a slot, and ends in an error when nothing will."""
         now = self.handoff.now
         if session.stalled_since is None:
             session.stalled_since = now
         if now - session.stalled_since < self.handoff.timing.seal:
             return
-        session.stalled_since = None
         resumed = session.machine.resume(now)
         if resumed:
+            session.stalled_since = None
             self.handoff.send(session, resumed)
-        elif (
-            session.machine.boundary is not None
-            and self.running_batch.is_empty()
-            and not self.waiting_queue
-        ):
+        elif session.machine.boundary is not None and self._all_wait_for_slots():
             self.handoff.send(
                 session, session.machine.abort(now, AbortReason.NO_SLOT)
             )
             # Its slots may be what the others wait for.
             for other in self.handoff:
                 other.stalled_since = None
+
+    def _all_wait_for_slots(self: Scheduler) -> bool:
+        """Every KV slot in use is held by a request that waits for another one."""
+        return (
+            self.running_batch.is_empty()
+            and not self.waiting_queue
+            and all(
+                r.req.handoff is not None and r.req.handoff.stalled_since is not None
+                for r in self.disagg_decode_transfer_queue.queue
+            )
+        )
 
     @staticmethod
     def _extend_over_log(req: Req, last: int) -> Req:
