@@ -1,4 +1,4 @@
-"""Which of upstream's own test kits (`sglang.test.kits` of the installed release) run against P + D + router, and which don't.
+"""Which of upstream's own test kits (`sglang.test.kits` of the release) run against P + D + router, and which don't.
 
 The one table to review: every kit file of the release, every class of tests in those that run, every test of those
 classes. `test_seamless_handoff_upstream_kits.py` checks that nothing is missing, and runs the rest.
@@ -84,8 +84,8 @@ KITS = {
         "MatchedStopMixin": {
             "test_finish_stop_str": Case("text"),
             "test_finish_stop_regex_str": LeftOut(
-                "sglang-router drops `stop_regex` on /v1/chat/completions, so the test fails after 1,000 tokens, a minute and "
-                "a half on one core. Its first half runs as test_stop_regex_on_completions"
+                "sglang-router drops `stop_regex` on /v1/chat/completions, so the test fails after 1,000 tokens, which take "
+                "a minute and a half on one core. Its first half runs as test_stop_regex_on_completions"
             ),
             "test_finish_stop_eos": Case("text"),
             "test_finish_length": Case("text"),
@@ -118,7 +118,7 @@ LEFT_OUT = {
     "mmmu_vlm_kit": _EVAL,
     "perf_bench_kit": "no test: bounds for the speed of named machines",
     "prefix_cache_branching_kit": "for models with a hybrid cache",
-    "radix_cache_server_kit": "no test class; its token ids lie outside the tiny model's vocabulary, and are too many for SmolLM2",
+    "radix_cache_server_kit": "no test class; its ids lie outside the tiny model's vocabulary, and are too many for SmolLM2",
     "reasoning_kit": "needs a model that thinks between tags",
     "regex_constrained_kit": _N,
     "spec_decoding_kit": _SPECULATION,

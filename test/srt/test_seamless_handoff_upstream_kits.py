@@ -66,7 +66,7 @@ SIZES = dict(
 
 
 def load(kit: str) -> types.ModuleType:
-    """Import a kit. What upstream starts its own servers with is left out: it takes long, and needs more packages than there are."""
+    """Import a kit without what upstream starts its own servers with: that takes long, and needs packages that aren't here."""
     launchers = {
         "sglang.test.server_fixtures.disaggregation_fixture": ["assert_process_healthy"],
         "sglang.test.test_utils": ["DEFAULT_TIMEOUT_FOR_SERVER_LAUNCH", "popen_launch_server"],
@@ -133,7 +133,7 @@ class Arm:
 
 @contextlib.contextmanager
 def recorded(arm: Arm):
-    """Note every answer of `requests`. What sglang-router doesn't serve goes to both workers, as an operator would send it."""
+    """Note every answer of `requests`. /abort_request, which sglang-router doesn't serve, goes to both workers."""
     send = requests.api.request
 
     def request(method, url, **fields):
