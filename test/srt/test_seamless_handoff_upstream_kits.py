@@ -66,7 +66,7 @@ SIZES = dict(
 
 
 def load(kit: str) -> types.ModuleType:
-    """Import a kit without what upstream starts its own servers with: that takes long, and needs packages that aren't here."""
+    """Import a kit without what upstream starts its servers with: that takes long, and needs packages that are not here."""
     launchers = {
         "sglang.test.server_fixtures.disaggregation_fixture": ["assert_process_healthy"],
         "sglang.test.test_utils": ["DEFAULT_TIMEOUT_FOR_SERVER_LAUNCH", "popen_launch_server"],
