@@ -73,3 +73,28 @@ def test_bridge_pauses_when_prefill_runs_short_of_slots():
         for under_way, ids in zip(streams, prompts):
             hs.same(under_way.result(), oracle(ids, **sampling))
         hs.assert_empty(pair)
+
+
+def test_behind_mini_lb():
+    """Upstream's Python router: /generate and chat, streamed and not, all handed over and equal to the unified server's."""
+    with stack.pair(Options(), prefill_handoff=True, decode_handoff=True, router="mini_lb", with_unified=True) as pair:
+        oracle, sampling = hs.Oracle(pair.unified.url), dict(max_new_tokens=200, ignore_eos=True)
+        for stream in (True, False):
+            ids = hs.prompt(3200 + stream, 150)
+            answer = client.generate(pair.url, ids, stream=stream, **sampling)
+            assert answer.ids == oracle(ids, **sampling).ids
+            assert hs.handoff(answer)["outcome"] in ("committed", "finished")
+            text = f"Behind another router, {stream}."
+            right = client.chat(pair.unified.url, text, max_tokens=40, stream=False, ignore_eos=True)
+            answer = client.chat(pair.url, text, max_tokens=40, stream=stream, ignore_eos=True)
+            assert (answer.text, answer.finish_reason) == (right.text, right.finish_reason)
+        hs.assert_empty(pair)
+
+
+def test_started_as_upstream_does():
+    """Children spawned, all models imported: nothing of the handoff rests on the rig's faster start."""
+    with stack.pair(Options(fast_start=False), prefill_handoff=True, decode_handoff=True) as pair:
+        ids, sampling = hs.prompt(3210, 150), dict(max_new_tokens=200, ignore_eos=True)
+        answer = hs.generate_held(pair, ids, tokens_first=8, rid=next(rids), **sampling)
+        assert hs.handoff(answer)["outcome"] == "committed" and len(answer.ids) == 200
+        hs.assert_empty(pair)

@@ -28,7 +28,7 @@ from sglang.srt.disaggregation.handoff.metrics import (
     RequestRecord,
 )
 from sglang.srt.disaggregation.handoff.sessions import Session
-from sglang.srt.managers.schedule_batch import ScheduleBatch
+from sglang.srt.managers.schedule_batch import FINISH_ABORT, ScheduleBatch
 
 if TYPE_CHECKING:
     from sglang.srt.disaggregation.decode import DecodeRequest
@@ -276,10 +276,18 @@ class SchedulerHandoffDecodeMixin:
         if not machine.done and machine.kv_failed(now) and not machine.hopeless(now):
             return True
         self.handoff.send(session, machine.abort(now, AbortReason.TRANSFER))
+        req = decode_req.req
+        req.handoff_aborted = session.aborted_here and machine.relayed > 0
         if machine.state is not DecodeState.FINISHED:
             self._publish_record(session, FAILED, self._abort_reason(machine))
         self._detach(session)
         return False
+
+    @staticmethod
+    def end_as_aborted(req: Req) -> None:
+        """The client has had tokens: its request ends as an abort of a running one does, not as
+        upstream's failed transfer with status 500."""
+        req.finished_reason = FINISH_ABORT()
 
     def release_finished_handoff(self: Scheduler, decode_req: DecodeRequest) -> None:
         """The request ended on a relayed token and its transfer has ended too: free both."""

@@ -80,11 +80,22 @@ class SchedulerHandoffMixin(SchedulerHandoffPrefillMixin, SchedulerHandoffDecode
     def handle_handoff_input(self: Scheduler, event: HandoffInput) -> None:
         self.handoff.handle(event)
 
+    def drop_handoff_timeouts(
+        self: Scheduler, aborts: List[AbortReq]
+    ) -> List[AbortReq]:
+        """The running timeout is not for bridge steps: with the flag off a request that waits for
+        its transfer is under no such timeout, and the abort would end the transfer with it."""
+        if not aborts:
+            return aborts
+        rids = {getattr(s.request, "req", s.request).rid for s in self.handoff}
+        return [abort for abort in aborts if abort.rid not in rids]
+
     def abort_handoff(self: Scheduler, recv_req: AbortReq) -> None:
         """Tell the peer at once that a request is aborted here; upstream frees it."""
         for session in self.handoff:
             rid = getattr(session.request, "req", session.request).rid
             if recv_req.abort_all or rid.startswith(recv_req.rid):
+                session.aborted_here = True
                 self.handoff.send(
                     session,
                     session.machine.abort(self.handoff.now, AbortReason.CLIENT),
