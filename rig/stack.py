@@ -12,6 +12,7 @@ import pathlib
 import shutil
 
 from rig import ports, servers
+from rig.control_proxy import ControlProxy
 from rig.hold import Hold
 from rig.network import HOSTS, Network
 from rig.process import Process
@@ -49,6 +50,7 @@ class Pair:
         hold: holds KV transfers.
         network: their hosts and links, when they run in namespaces; None on loopback.
         unified: a server without disaggregation beside them, to compare with; None unless asked for.
+        control: spoils the handoff's messages; None unless asked for.
     """
 
     prefill: Server
@@ -57,6 +59,7 @@ class Pair:
     hold: Hold
     network: Network | None
     unified: Server | None
+    control: ControlProxy | None
 
     @property
     def url(self) -> str:
@@ -110,6 +113,7 @@ def pair(
     namespaces: bool = False,
     link_mbit: float | None = None,
     with_unified: bool = False,
+    with_control_proxy: bool = False,
     folder: pathlib.Path | None = None,
 ):
     """Run a prefill worker, a decode worker and a router, and yield them as `Pair` once all are healthy.
@@ -125,6 +129,7 @@ def pair(
             Otherwise all on loopback, transfers slowed down by the plugin.
         link_mbit: rate of the KV link in Mbit/s; None: not limited.
         with_unified: run a unified server with the same options as well, on loopback.
+        with_control_proxy: the handoff's messages pass through a proxy that spoils them when told to.
         folder: where logs go; must be empty or absent.
 
     Raises:
@@ -142,15 +147,24 @@ def pair(
         def start(host: str, command: list[str], env: dict[str, str]) -> Server:
             return _start(cleanup, host, network.command(host, command) if network else command, url[host], folder, env)
 
+        control = None
+        if with_control_proxy:
+            endpoints = [f"tcp://{address['control']}:{ports.free_port()}" for _ in range(2)]
+            control = ControlProxy(folder / "control", *endpoints)
+            start("control", control.command(), {})
+
+        def via(worker: str) -> dict[str, str]:
+            return control.env(worker) if control else {}
+
         prefill = start(
             "prefill",
             servers.prefill_command(options, url["prefill"], bootstrap_port, prefill_handoff) + list(prefill_args),
-            servers.worker_env(options, url["prefill"]) | servers.hold_env(hold.directory) | (prefill_env or {}),
+            servers.worker_env(options, url["prefill"]) | servers.hold_env(hold.directory) | via("prefill") | (prefill_env or {}),
         )
         decode = start(
             "decode",
             servers.decode_command(options, url["decode"], decode_handoff) + list(decode_args),
-            servers.worker_env(options, url["decode"]) | (decode_env or {}),
+            servers.worker_env(options, url["decode"]) | via("decode") | (decode_env or {}),
         )
         alone = start_unified(cleanup, options, folder) if with_unified else None
         for server in filter(None, (prefill, decode, alone)):
@@ -160,7 +174,7 @@ def pair(
         command = servers.router_command(router, url["router"], url["prefill"], bootstrap_port, url["decode"])
         front = start("router", command + list(router_args), {})
         front.process.wait_ready(front.url + servers.ROUTERS[router], START_TIMEOUT_S)
-        running = Pair(prefill, decode, front, hold, network, alone)
+        running = Pair(prefill, decode, front, hold, network, alone, control)
         running.set_link(link_mbit)
         try:
             yield running
