@@ -110,10 +110,11 @@ def assert_empty(pair) -> None:
 
 
 def ended_in_error(answer: client.Answer) -> bool:
-    """Whether the client was told: upstream ends a stream whose transfer failed with an abort of status 500."""
+    """Whether the client was told: upstream ends a stream whose transfer has failed, or not even begun, with
+    an abort of status 500."""
     reason = answer.finish_reason
     failed = isinstance(reason, dict) and (reason["type"], reason.get("status_code")) == ("abort", 500)
-    return failed and "transfer failed" in reason["message"]
+    return failed and any(what in reason["message"] for what in ("transfer failed", "handshake failed"))
 
 
 def next_requests_are_right(pair) -> None:
