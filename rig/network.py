@@ -1,4 +1,5 @@
-"""Three hosts on one machine: prefill, decode and router in network namespaces, the link of the prefill host shaped.
+"""Four hosts on one machine: prefill, decode, router and control (where `rig/control_proxy.py` runs, if at all) in network
+namespaces, the link of the prefill host shaped.
 
 One bridge joins the hosts; the rig itself sits at its address GATEWAY. Needs root and iproute2. The names carry the id of
 the process that made them: what a crashed run left behind goes away when the next one starts.
@@ -13,10 +14,12 @@ import shutil
 import signal
 import subprocess
 
-HOSTS = {"prefill": 1, "decode": 2, "router": 3}  # last number of the address
+HOSTS = {"prefill": 1, "decode": 2, "router": 3, "control": 4}  # last number of the address
 GATEWAY = 254
 # A short queue, as a switch has: a long one would let bulk transfers delay every other message by seconds.
 BURST, LATENCY = "16kb", "20ms"
+# No host's: a bridge drops what is sent there. A filter by address would need modules that small kernels lack.
+NOBODY = "02:00:00:00:00:00"
 _NAME = re.compile(r"^(rig(\d+)n\d+)[a-z]*$")
 _count = itertools.count(1)
 _open: set[str] = set()  # bridges of this process
@@ -37,7 +40,7 @@ def problem() -> str | None:
 
 
 class Network:
-    """The bridge, the three namespaces and the shaped link. `close` takes all of it away again.
+    """The bridge, the namespaces and the shaped link. `close` takes all of it away again.
 
     Attributes:
         addresses: IPv4 address of each host of `HOSTS`.
@@ -91,6 +94,20 @@ class Network:
     def up(self, host: str) -> None:
         """Connect `host` again."""
         _run("ip", "link", "set", self._link(host), "up")
+
+    def cut(self, one: str, other: str) -> None:
+        """Lose every packet between two hosts, both ways; each still reaches the rest. Connections stay open."""
+        for here, there in ((one, other), (other, one)):
+            self._neighbour(here, there, "replace", "lladdr", NOBODY, "nud", "permanent")
+
+    def heal(self, one: str, other: str) -> None:
+        """Undo `cut`. What TCP held back comes late: its pause between two tries has doubled with each."""
+        for here, there in ((one, other), (other, one)):
+            self._neighbour(here, there, "del")
+
+    def _neighbour(self, here: str, there: str, action: str, *fields: str) -> None:
+        where = [self.addresses[there], "dev", "eth0"]
+        _run(*_in(self._namespace(here), "ip", "neigh", action, *where, *fields))
 
     def close(self) -> None:
         """Take everything away. Processes on the hosts must have ended. Can be called twice."""

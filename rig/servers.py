@@ -112,10 +112,10 @@ def worker_env(options: Options, url: str) -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
         "PYTHONPATH": _python_path(PLUGIN, STAND_IN),
-        "SGLANG_PLUGINS": "transfer_hold",
+        "SGLANG_PLUGINS": "transfer_hold,control_endpoint,poll_failures",
     }
     if options.fast_start:
-        env |= {"SGLANG_PLUGINS": "transfer_hold,fast_start", "SGLANG_EXTERNAL_MODEL_PACKAGE": "rig_models"}
+        env |= {"SGLANG_PLUGINS": "transfer_hold,control_endpoint,poll_failures,fast_start", "SGLANG_EXTERNAL_MODEL_PACKAGE": "rig_models"}
     return env | options.env
 
 

@@ -12,6 +12,7 @@ import pathlib
 import shutil
 
 from rig import ports, servers
+from rig.control_proxy import ControlProxy
 from rig.hold import Hold
 from rig.network import HOSTS, Network
 from rig.process import Process
@@ -49,6 +50,8 @@ class Pair:
         hold: holds KV transfers.
         network: their hosts and links, when they run in namespaces; None on loopback.
         unified: a server without disaggregation beside them, to compare with; None unless asked for.
+        control: spoils the handoff's messages; None unless faults were asked for.
+        poll_failures: file for `fail_polls`.
     """
 
     prefill: Server
@@ -57,6 +60,8 @@ class Pair:
     hold: Hold
     network: Network | None
     unified: Server | None
+    control: ControlProxy | None
+    poll_failures: pathlib.Path
 
     @property
     def url(self) -> str:
@@ -66,6 +71,15 @@ class Pair:
     def set_link(self, mbit: float | None) -> None:
         """Change the rate of the KV link, in Mbit/s, at once; None: not limited."""
         (self.network or self.hold).set_rate(mbit)
+
+    def fail_polls(self, chance: float) -> None:
+        """Let each look of a worker at a KV transfer say "failed" with this chance. 0: no more. Needs `with_faults`."""
+        if not chance:
+            self.poll_failures.unlink(missing_ok=True)
+            return
+        new = self.poll_failures.with_suffix(".new")
+        new.write_text(str(chance))
+        new.rename(self.poll_failures)
 
 
 def new_run_folder() -> pathlib.Path:
@@ -110,6 +124,7 @@ def pair(
     namespaces: bool = False,
     link_mbit: float | None = None,
     with_unified: bool = False,
+    with_faults: bool = False,
     folder: pathlib.Path | None = None,
 ):
     """Run a prefill worker, a decode worker and a router, and yield them as `Pair` once all are healthy.
@@ -125,6 +140,7 @@ def pair(
             Otherwise all on loopback, transfers slowed down by the plugin.
         link_mbit: rate of the KV link in Mbit/s; None: not limited.
         with_unified: run a unified server with the same options as well, on loopback.
+        with_faults: the handoff's messages pass through `Pair.control`, and `Pair.fail_polls` works.
         folder: where logs go; must be empty or absent.
 
     Raises:
@@ -142,15 +158,27 @@ def pair(
         def start(host: str, command: list[str], env: dict[str, str]) -> Server:
             return _start(cleanup, host, network.command(host, command) if network else command, url[host], folder, env)
 
+        control, poll_failures = None, folder / "poll_failures"
+        if with_faults:
+            endpoints = [f"tcp://{address['control']}:{ports.free_port()}" for _ in range(2)]
+            control = ControlProxy(folder / "control", *endpoints)
+            start("control", control.command(), {})
+
+        def faults_env(worker: str) -> dict[str, str]:
+            return control.env(worker) | {"RIG_POLL_FAILURES": str(poll_failures)} if control else {}
+
         prefill = start(
             "prefill",
             servers.prefill_command(options, url["prefill"], bootstrap_port, prefill_handoff) + list(prefill_args),
-            servers.worker_env(options, url["prefill"]) | servers.hold_env(hold.directory) | (prefill_env or {}),
+            servers.worker_env(options, url["prefill"])
+            | servers.hold_env(hold.directory)
+            | faults_env("prefill")
+            | (prefill_env or {}),
         )
         decode = start(
             "decode",
             servers.decode_command(options, url["decode"], decode_handoff) + list(decode_args),
-            servers.worker_env(options, url["decode"]) | (decode_env or {}),
+            servers.worker_env(options, url["decode"]) | faults_env("decode") | (decode_env or {}),
         )
         alone = start_unified(cleanup, options, folder) if with_unified else None
         for server in filter(None, (prefill, decode, alone)):
@@ -160,7 +188,7 @@ def pair(
         command = servers.router_command(router, url["router"], url["prefill"], bootstrap_port, url["decode"])
         front = start("router", command + list(router_args), {})
         front.process.wait_ready(front.url + servers.ROUTERS[router], START_TIMEOUT_S)
-        running = Pair(prefill, decode, front, hold, network, alone)
+        running = Pair(prefill, decode, front, hold, network, alone, control, poll_failures)
         running.set_link(link_mbit)
         try:
             yield running

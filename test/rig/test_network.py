@@ -71,6 +71,22 @@ def test_host_cut_off_and_back(tmp_path):
         assert _seconds(url) < 20
 
 
+def test_two_hosts_cut_from_each_other_only(tmp_path):
+    """A stream under way stalls while they are cut, and is complete after; a third host sees nothing of it."""
+    folder = tmp_path / "www"
+    folder.mkdir()
+    read = "import sys, urllib.request as u; print(len(u.urlopen(sys.argv[1], timeout=20).read()), flush=True)"
+    with contextlib.closing(Network(link_mbit=16)) as net, _server(net, "prefill", folder, size=1_000_000) as url:
+        far = subprocess.Popen(net.command("decode", [sys.executable, "-c", read, url]), stdout=subprocess.PIPE, text=True)
+        time.sleep(0.3)
+        net.cut("decode", "prefill")
+        assert _seconds(url) < 5
+        time.sleep(0.5)
+        assert far.poll() is None
+        net.heal("decode", "prefill")
+        assert far.communicate(timeout=20)[0] == "1000000\n"
+
+
 def test_close_leaves_nothing():
     before = _names()
     net = Network(link_mbit=40)

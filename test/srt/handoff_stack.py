@@ -12,6 +12,21 @@ BUDGET = 512
 SMALL_BUDGET = 8
 BUDGET_VARIABLE = "SGLANG_DISAGGREGATION_HANDOFF_MAX_BRIDGE_TOKENS"
 
+# Deadlines for the tests of failures, in seconds: long beside a scheduler's step, short to wait for.
+LEASE_S, SEAL_S, COMMIT_S, SILENCE_S = 1.0, 1.0, 3.0, 3.0
+SHORT_TIMES = {
+    f"SGLANG_DISAGGREGATION_HANDOFF_{name}": str(seconds)
+    for name, seconds in {
+        "RESEND_INTERVAL": 0.1,
+        "LEASE": LEASE_S,
+        "SEAL_TIMEOUT": SEAL_S,
+        "COMMIT_TIMEOUT": COMMIT_S,
+        "SILENCE_TIMEOUT": SILENCE_S,
+    }.items()
+}
+# Upstream's own heartbeat finds a dead prefill worker.
+SHORT_TIMES |= {"SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL": "2"}
+
 
 def prompt(seed: int, length: int) -> list[int]:
     """Token ids that look like nothing else's, so that no prefix cache helps by chance."""
@@ -80,10 +95,35 @@ def generate_held(pair, ids, *, tokens_first: int, rid: str, **sampling) -> clie
     return stream.result()
 
 
+def bridging(pair, ids, *, rid: str, tokens: int = 5, **sampling) -> client.Stream:
+    """A request whose transfer is held and of which `tokens` tokens have come."""
+    pair.hold.request(rid)
+    stream = client.start_generate(pair.url, ids, rid=rid, ignore_eos=True, **sampling)
+    stream.wait_for_tokens(tokens, timeout=60)
+    return stream
+
+
 def assert_empty(pair) -> None:
     """Both workers hold nothing: no request, no KV slot, no metadata slot, and the cache can be flushed."""
     for server in (pair.prefill, pair.decode):
         idle.wait_idle(server.url)
+
+
+def ended_in_error(answer: client.Answer) -> bool:
+    """Whether the client was told: upstream ends a stream whose transfer has failed, or not even begun, with
+    an abort of status 500."""
+    reason = answer.finish_reason
+    failed = isinstance(reason, dict) and (reason["type"], reason.get("status_code")) == ("abort", 500)
+    return failed and any(what in reason["message"] for what in ("transfer failed", "handshake failed"))
+
+
+def next_requests_are_right(pair) -> None:
+    """The next 20 requests, of many lengths, get the oracle's answers. `pair.oracle` must be there."""
+    prompts = [prompt(4000 + n, 5 + 13 * n) for n in range(20)]
+    sampling = dict(max_new_tokens=8, ignore_eos=True)
+    expected = pair.oracle.all(prompts, at_once=8, **sampling)
+    for answer, right in zip(client.generate_all(pair.url, prompts, at_once=8, **sampling), expected):
+        same(answer, right)
 
 
 def counters(server, name: str = "sglang:handoff_requests_total") -> dict[tuple[str, str], float]:

@@ -10,6 +10,7 @@ import pytest
 from sglang.test.ci.ci_register import register_cpu_ci
 
 import handoff_stack as hs
+from handoff_stack import COMMIT_S, LEASE_S, SEAL_S, SILENCE_S
 from rig import client, idle, stack
 from rig.stack import Options
 
@@ -17,17 +18,7 @@ register_cpu_ci(est_time=400, suite="stage-b-test-cpu")
 pytestmark = pytest.mark.real
 
 BUDGET = 64
-LEASE_S, SEAL_S, COMMIT_S, SILENCE_S = 1.0, 1.0, 3.0, 3.0
-TIMES = {
-    "RESEND_INTERVAL": 0.1,
-    "LEASE": LEASE_S,
-    "SEAL_TIMEOUT": SEAL_S,
-    "COMMIT_TIMEOUT": COMMIT_S,
-    "SILENCE_TIMEOUT": SILENCE_S,
-}
-ENV = {f"SGLANG_DISAGGREGATION_HANDOFF_{name}": str(value) for name, value in TIMES.items()}
-# Upstream's own heartbeat finds a dead prefill worker.
-ENV |= {hs.BUDGET_VARIABLE: str(BUDGET), "SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL": "2"}
+ENV = hs.SHORT_TIMES | {hs.BUDGET_VARIABLE: str(BUDGET)}
 rids = (f"failure-{n}" for n in itertools.count())
 
 
@@ -51,31 +42,18 @@ def nothing_is_left(request):
     running = request.getfixturevalue("pair")
     running.hold.release()
     hs.assert_empty(running)
-    next_requests_are_right(running)
-
-
-def next_requests_are_right(pair):
-    prompts = [hs.prompt(4000 + n, 5 + 13 * n) for n in range(20)]
-    sampling = dict(max_new_tokens=8, ignore_eos=True)
-    expected = pair.oracle.all(prompts, at_once=8, **sampling)
-    for answer, right in zip(client.generate_all(pair.url, prompts, at_once=8, **sampling), expected):
-        hs.same(answer, right)
+    hs.next_requests_are_right(running)
 
 
 def bridging(pair, ids, tokens=5, **sampling):
     """A request whose transfer is held and of which `tokens` tokens have come: (stream, rid)."""
     rid = next(rids)
-    pair.hold.request(rid)
-    stream = client.start_generate(pair.url, ids, rid=rid, ignore_eos=True, **sampling)
-    stream.wait_for_tokens(tokens)
-    return stream, rid
+    return hs.bridging(pair, ids, rid=rid, tokens=tokens, **sampling), rid
 
 
 def ends_in_error(stream) -> None:
-    """The client is told: upstream ends a stream that fails with an abort of status 500."""
-    reason = stream.result(timeout=60).finish_reason
-    assert (reason["type"], reason["status_code"]) == ("abort", 500), reason
-    assert "transfer failed" in reason["message"]
+    """The client is told."""
+    assert hs.ended_in_error(answer := stream.result(timeout=60)), answer.finish_reason
 
 
 def test_transfer_fails_and_prefill_goes_on(pair):

@@ -351,7 +351,8 @@ class SchedulerHandoffDecodeMixin:
         receiver.abort()
         receiver.kv_mgr.record_failure(
             decode_req.req.bootstrap_room,
-            f"Seamless handoff ended after {machine.relayed} tokens: {self._abort_reason(machine)}",
+            f"Seamless handoff ended after {machine.relayed} tokens: "
+            f"{self._abort_reason(machine) or 'prefill generates no more'}",
         )
 
     def _detach(self: Scheduler, session: Session) -> None:
