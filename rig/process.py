@@ -44,23 +44,37 @@ class Process:
         Raises:
             RuntimeError: not called from the main thread. The kernel ends a child when the *thread* that made it ends.
         """
-        if threading.current_thread() is not threading.main_thread():
-            raise RuntimeError(f"start {name} from the main thread: a child dies together with the thread that started it")
         self.name, self.command, self.log = name, command, pathlib.Path(log)
-        self.ready_after: float | None = None
+        self._env = env or {}
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        with open(self.log, "wb") as out:
+        self._start("wb")
+
+    def start_again(self) -> None:
+        """Start the same command once more after the process has ended. The log goes on, `pid` is a new one.
+
+        Raises:
+            RuntimeError: it still runs, or this isn't the main thread.
+        """
+        if self.alive():
+            raise RuntimeError(f"{self.name} (pid {self.pid}) still runs")
+        self._start("ab")
+
+    def _start(self, log_mode: str) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            raise RuntimeError(f"start {self.name} from the main thread: a child dies together with the thread that started it")
+        with open(self.log, log_mode) as out:
             self._popen = subprocess.Popen(
-                command,
+                self.command,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                env=os.environ | (env or {}),
+                env=os.environ | self._env,
                 start_new_session=True,
                 preexec_fn=_die_with_parent,
             )
         self.pid = self._popen.pid
         self.started_at = time.monotonic()
+        self.ready_after: float | None = None
 
     def alive(self) -> bool:
         """Return whether the process still runs."""

@@ -81,6 +81,16 @@ class Pair:
         new.write_text(str(chance))
         new.rename(self.poll_failures)
 
+    def start_again(self, side: str) -> None:
+        """Start the worker `side`, "prefill" or "decode", at its old address after it has ended, and wait for its health.
+
+        Raises:
+            ProcessDied, NotReady: it didn't come up. The message shows the tail of its log.
+        """
+        server: Server = getattr(self, side)
+        server.process.start_again()
+        server.process.wait_ready(server.url + "/health", START_TIMEOUT_S)
+
 
 def new_run_folder() -> pathlib.Path:
     """Return an empty folder for the logs of one stack, under build/rig/."""

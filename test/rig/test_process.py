@@ -49,6 +49,21 @@ def test_ready_when_healthy(tmp_path):
     assert not process.alive()
 
 
+def test_start_again_after_a_crash(tmp_path):
+    command = [sys.executable, "-uc", "import os, time; print(os.environ['NAME']); time.sleep(60)"]
+    process = Process("worker", command, tmp_path / "log", {"NAME": "x"})
+    first = process.pid
+    with pytest.raises(RuntimeError, match="still runs"):
+        process.start_again()
+    process.kill()
+    process.start_again()
+    assert process.alive() and process.pid != first
+    while "x\n" not in process.log.read_text():
+        time.sleep(0.02)
+    process.stop()
+    assert not process.alive()
+
+
 def test_stop_ends_children_and_the_deaf(tmp_path):
     deaf = "import signal, subprocess, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
     deaf += f"print(subprocess.Popen({SLEEP!r}).pid, flush=True); time.sleep(60)"
