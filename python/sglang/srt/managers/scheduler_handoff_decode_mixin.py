@@ -134,6 +134,9 @@ class SchedulerHandoffDecodeMixin:
         room = min(MAX_REPLAY_TOKENS, self._handoff_kv_room())
         reqs: List[Req] = []
         for session in self.handoff:
+            # More requests can wait in the transfer queue than forward buffers have rows.
+            if len(reqs) == self.max_running_requests:
+                break
             if session.machine.replay_range(MAX_REPLAY_TOKENS) is None:
                 continue
             span = session.machine.replay_range(room)
