@@ -60,7 +60,8 @@ class SchedulerHandoffPrefillMixin:
         Routers may hold D's bytes until P's answer has ended, so this comes before the KV is sent.
         """
         offer = self._read_offer(req)
-        if offer is None:
+        # The transfer metadata is kept by room: a second request of the same room reads the same offer.
+        if offer is None or self.handoff.knows(offer.nonce):
             self._take_ordinary_prefill(req)
             return
         received = req.time_stats.scheduler_recv_time or time.perf_counter()

@@ -57,9 +57,13 @@ class SessionTable:
     def __len__(self) -> int:
         return len(self._live)
 
+    def knows(self, nonce: bytes) -> bool:
+        """Whether a session of this nonce lives, or is remembered."""
+        return nonce in self._live or nonce in self._ended
+
     def add(self, session: Session) -> None:
         nonce = session.machine.nonce
-        if nonce in self._live or nonce in self._ended:
+        if self.knows(nonce):
             raise ValueError("handoff nonce used twice")
         self._live[nonce] = session
 
