@@ -28,6 +28,7 @@ from sglang.srt.disaggregation.handoff.metrics import (
     RequestRecord,
 )
 from sglang.srt.disaggregation.handoff.sessions import Session
+from sglang.srt.disaggregation.utils import DisaggregationMode
 from sglang.srt.managers.schedule_batch import FINISH_ABORT, ScheduleBatch
 
 if TYPE_CHECKING:
@@ -216,6 +217,16 @@ class SchedulerHandoffDecodeMixin:
             self.handoff_metrics.tokens("replayed", session.record.end_round())
             self.handoff.send(session, session.machine.round_done(self.handoff.now))
             self._note_state(session)
+
+    def forget_replay_batch(self: Scheduler) -> None:
+        """A retracting pause is about to retract the last batch too if it is an EXTEND: on D a
+        replay round, done by now, whose requests stay in the transfer queue."""
+        if (
+            self.disaggregation_mode == DisaggregationMode.DECODE
+            and self.last_batch is not None
+            and self.last_batch.forward_mode.is_extend()
+        ):
+            self.last_batch = None
 
     # ------------------------------------------------------------ a request's way out
     def handoff_keeps_transferred(self: Scheduler, decode_req: DecodeRequest) -> bool:
