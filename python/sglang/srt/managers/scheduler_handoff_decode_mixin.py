@@ -29,6 +29,7 @@ from sglang.srt.disaggregation.handoff.metrics import (
 )
 from sglang.srt.disaggregation.handoff.sessions import Session
 from sglang.srt.disaggregation.utils import DisaggregationMode
+from sglang.srt.environ import envs
 from sglang.srt.managers.schedule_batch import FINISH_ABORT, ScheduleBatch
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# What upstream's admission counts for a request whose length is not known.
+CLIP_MAX_NEW_TOKENS = envs.SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION.get()
 # Eager forward buffers of a decode worker are sized for this many tokens.
 MAX_REPLAY_TOKENS = 2048
 
@@ -132,7 +135,7 @@ class SchedulerHandoffDecodeMixin:
         if self._replayed_last and not running_batch.is_empty():
             self._replayed_last = False
             return None
-        room = min(MAX_REPLAY_TOKENS, self._handoff_kv_room())
+        room = min(MAX_REPLAY_TOKENS, self._replay_kv_room(running_batch.reqs))
         reqs: List[Req] = []
         for session in self.handoff:
             # More requests can wait in the transfer queue than forward buffers have rows.
@@ -164,6 +167,22 @@ class SchedulerHandoffDecodeMixin:
         )
         batch.prepare_for_extend()
         return batch
+
+    def _replay_kv_room(self: Scheduler, running: List[Req]) -> int:
+        """KV slots that replays may take, in tokens. They leave to the running requests the next
+        decode step's, so that it causes no retraction, and those by which one of them can end when
+        all others are retracted: upstream admits by that rule, and a request whose KV is replayed
+        can't be retracted."""
+        free = self.token_to_kv_pool_allocator.available_size()
+        if not running:
+            return free
+        longest = max(
+            len(r.origin_input_ids)
+            + min(r.sampling_params.max_new_tokens, CLIP_MAX_NEW_TOKENS)
+            for r in running
+        )
+        held = sum(len(r.origin_input_ids) + len(r.output_ids) for r in running)
+        return free - max(len(running), longest - held)
 
     def _wait_for_replay_slots(self: Scheduler, session: Session) -> None:
         """The KV pool is full. Past the seal deadline P, if it was asked to stop, goes on until
@@ -310,16 +329,10 @@ class SchedulerHandoffDecodeMixin:
         decode_req.kv_receiver.clear()
         decode_req.kv_receiver = None
 
-    def _handoff_kv_room(self: Scheduler) -> int:
-        """KV slots that replays may take, in tokens. The next decode step keeps its own: a replay
-        must not cause a retraction."""
-        free = self.token_to_kv_pool_allocator.available_size()
-        return free - self.running_batch.batch_size()
-
     def _handoff_room_ahead(self: Scheduler, machine: DecodeMachine) -> bool:
         """A request sealed now finds KV slots for what is left to replay, and a place in the
         running batch."""
-        if self._handoff_kv_room() < machine.lag + machine.seal_lag:
+        if self._replay_kv_room(self.running_batch.reqs) < machine.lag + machine.seal_lag:
             return False
         ending = sum(
             s.machine.state in (DecodeState.SEALING, DecodeState.DRAINING)
