@@ -1,0 +1,253 @@
+"""Real workers interrupted: engine paused, everything aborted, caches flushed, clients gone, rooms used twice, restarts.
+
+Each happens to requests in every phase of the handoff at once, and ends with both workers empty and at work.
+"""
+
+import concurrent.futures
+import json
+import random
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+from sglang.test.ci.ci_register import register_cpu_ci
+
+import handoff_stack as hs
+from handoff_requests import Asked, wait_until
+from rig import client, idle, stack
+from rig.stack import Options
+
+register_cpu_ci(est_time=180, suite="stage-b-test-cpu")
+pytestmark = pytest.mark.real
+
+BUDGET, D_RUNNING = 128, 4
+
+
+@pytest.fixture(scope="module")
+def pair():
+    with stack.pair(
+        Options(env=hs.SHORT_TIMES | {hs.BUDGET_VARIABLE: str(BUDGET)}),
+        prefill_handoff=True,
+        decode_handoff=True,
+        decode_args=("--max-running-requests", str(D_RUNNING)),
+        # the tests of restarts want to see the workers' own errors, and to be let in again at once
+        router_args=("--disable-circuit-breaker", "--disable-retries"),
+        with_unified=True,
+    ) as running:
+        running.oracle = hs.Oracle(running.unified.url)
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(pair):
+    """Both workers end empty, and the next 20 requests are right."""
+    yield
+    pair.set_link(None)
+    pair.hold.release()
+    hs.assert_empty(pair)
+    hs.next_requests_are_right(pair)
+
+
+class Phases:
+    """Requests in every phase of the handoff at the same moment."""
+
+    def __init__(self, pair, seed: int):
+        # P's budget is spent, nobody generates
+        self.sealed = Asked(pair, seed, 70, BUDGET + 20, held=True, wait_for=BUDGET)
+        # D generates, in all of its running slots
+        self.committed = [Asked(pair, seed + 1 + n, 20 + n, 300) for n in range(D_RUNNING)]
+        wait_until(lambda: idle.loads(pair.decode.url)["num_running_reqs"] == D_RUNNING)
+        # D has the KV and replays, but has no running slot
+        self.replaying = Asked(pair, seed + 10, 60, BUDGET + 20)
+        self.replaying.kv_arrives()
+        self.bridging = Asked(pair, seed + 11, 80, BUDGET + 20, held=True, wait_for=3)
+        assert all(request.runs for request in self.all())
+
+    def all(self) -> list[Asked]:
+        return [self.bridging, self.replaying, self.sealed, *self.committed]
+
+
+def post(server, path: str, **body) -> int:
+    """POST to a worker and return the status."""
+    request = urllib.request.Request(f"{server.url}/{path}", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return response.status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+@pytest.mark.parametrize("mode", ["in_place", "retract"])
+@pytest.mark.parametrize("side", ["prefill", "decode"])
+def test_pause_and_continue(pair, side, mode):
+    """A paused engine delays; nothing is lost. In place longer than every timeout."""
+    server, phases = getattr(pair, side), Phases(pair, 7000)
+    assert post(server, "pause_generation", mode=mode) == 200
+    time.sleep(0.3)
+    still = [phases.bridging] if side == "prefill" else phases.all()
+    before = [request.tokens for request in still]
+    assert post(server, "flush_cache") == 400
+    late = Asked(pair, 7020, 30, 10)
+    pair.hold.release()
+    time.sleep(hs.SILENCE_S + 0.5 if mode == "in_place" else 0.3)
+    assert [request.tokens for request in still] == before and late.tokens == 0
+    assert post(server, "continue_generation") == 200
+    for request in [*phases.all(), late]:
+        request.is_right()
+
+
+def test_retract_while_replays_are_in_flight(pair):
+    """A replay round's requests are not running ones: a retracting pause leaves them where they are."""
+    prompts = [hs.prompt(7100 + n, 10 + 7 * n) for n in range(40)]
+    sampling = dict(max_new_tokens=24, ignore_eos=True)
+    expected = pair.oracle.all(prompts, at_once=8, **sampling)
+    pair.set_link(20)
+    draw, answers = random.Random(5), []
+    asking = threading.Thread(
+        target=lambda: answers.extend(client.generate_all(pair.url, prompts, at_once=8, **sampling)), daemon=True
+    )
+    asking.start()
+    while asking.is_alive():
+        assert post(pair.decode, "pause_generation", mode="retract") == 200
+        time.sleep(0.02)
+        assert post(pair.decode, "continue_generation") == 200
+        asking.join(draw.uniform(0.02, 0.2))
+    for answer, right in zip(answers, expected, strict=True):
+        hs.same(answer, right)
+
+
+@pytest.mark.parametrize("how", ["abort_request", "pause"])
+@pytest.mark.parametrize("side", ["prefill", "decode"])
+def test_abort_of_everything(pair, side, how):
+    """On D every client gets its end. On P those whose KV is on its way; D goes on with the others."""
+    server, phases = getattr(pair, side), Phases(pair, 7200)
+    if how == "abort_request":
+        assert post(server, "abort_request", abort_all=True) == 200
+    else:
+        assert post(server, "pause_generation", mode="abort") == 200
+        assert post(server, "continue_generation") == 200
+    ended = [request.ended_early() for request in phases.all()]
+    has_kv = [False, True, False] + [True] * D_RUNNING
+    assert ended == [side == "decode" or not here for here in has_kv]
+
+
+def test_flush_is_refused_while_a_request_lives(pair):
+    """In every phase on both workers; P, which needs no request of a D that generates, may flush then."""
+    phases = Phases(pair, 7300)
+    assert [post(server, "flush_cache") for server in (pair.prefill, pair.decode)] == [400, 400]
+    pair.hold.release()
+    for request in phases.all():
+        request.is_right()
+    committed = Asked(pair, 7320, 30, BUDGET + 300, wait_for=BUDGET + 10)
+    idle.wait_idle(pair.prefill.url)
+    assert post(pair.decode, "flush_cache") == 400 and committed.runs
+    committed.is_right()
+
+
+def test_200_clients_go_away(pair):
+    """At random moments, beside ordinary traffic that stays right."""
+    draw = random.Random(8)
+    visits = [(hs.prompt(7400 + n, draw.choice((5, 60, 250))), draw.uniform(0, 0.3)) for n in range(200)]
+    prompts, sampling = [hs.prompt(7700 + n, 5 + 11 * n) for n in range(30)], dict(max_new_tokens=20, ignore_eos=True)
+    expected = pair.oracle.all(prompts, at_once=8, **sampling)
+    pair.set_link(40)
+
+    def visit(ids, seconds):
+        stream = client.start_generate(pair.url, ids, max_new_tokens=300, ignore_eos=True)
+        time.sleep(seconds)
+        stream.disconnect()
+
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:
+        gone = [pool.submit(visit, *one) for one in visits]
+        answers = client.generate_all(pair.url, prompts, at_once=2, **sampling)
+        for one in gone:
+            one.result()
+    for answer, right in zip(answers, expected, strict=True):
+        hs.same(answer, right)
+
+
+def ask_in_room(pair, ids, room: int, **sampling) -> client.Stream:
+    """Do a router's work with a room of our choice: ask both workers, read D's answer."""
+    command = pair.prefill.process.command
+    port = int(command[command.index("--disaggregation-bootstrap-port") + 1])
+    body = {"input_ids": ids, "stream": True, "sampling_params": {"temperature": 0, "ignore_eos": True} | sampling}
+    body |= {"bootstrap_host": "127.0.0.1", "bootstrap_port": port, "bootstrap_room": room}
+    client.Stream(pair.prefill.url, "/generate", body)
+    return client.Stream(pair.decode.url, "/generate", body)
+
+
+def test_room_used_again(pair):
+    """After the first request has ended, also when it ended before its transfer."""
+    for n in range(3):
+        ids = hs.prompt(7800 + n, 40)
+        hs.same(ask_in_room(pair, ids, 77, max_new_tokens=30).result(), pair.oracle(ids, max_new_tokens=30, ignore_eos=True))
+
+
+def test_room_used_twice_at_once(pair):
+    """Upstream's own bookkeeping is by room, so an answer may be an error; the workers survive it with nothing left."""
+    pair.hold.all()
+    streams = [ask_in_room(pair, hs.prompt(7850 + n, 40), 78, max_new_tokens=30) for n in range(2)]
+    time.sleep(1)
+    pair.hold.release()
+    for stream in streams:
+        try:
+            stream.result(timeout=60)
+        except client.RequestFailed:
+            pass
+
+
+class Load:
+    """Clients that ask until they are told to stop, and note what they got."""
+
+    def __init__(self, pair, seed: int, clients: int = 4):
+        self._pair = pair
+        self._prompts = [hs.prompt(seed + n, 5 + 9 * n) for n in range(24)]
+        self._sampling = dict(max_new_tokens=40, ignore_eos=True)
+        self._expected = pair.oracle.all(self._prompts, at_once=8, **self._sampling)
+        self._stop = threading.Event()
+        self.right, self.failed, self.wrong = 0, 0, []
+        self._threads = [threading.Thread(target=self._ask, args=(n,), daemon=True) for n in range(clients)]
+        for thread in self._threads:
+            thread.start()
+
+    def _ask(self, n: int) -> None:
+        while not self._stop.is_set():
+            n = (n + 5) % len(self._prompts)
+            try:
+                answer = client.generate(self._pair.url, self._prompts[n], **self._sampling)
+            except (client.RequestFailed, OSError):
+                self.failed += 1
+                time.sleep(0.2)
+                continue
+            if answer.finish_reason["type"] == "abort":
+                self.failed += 1
+            elif answer.ids == self._expected[n].ids:
+                self.right += 1
+            else:
+                self.wrong.append((n, answer.ids))
+
+    def stop(self) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(timeout=120)
+            assert not thread.is_alive(), "a client waits forever"
+
+
+@pytest.mark.parametrize("side", ["prefill", "decode"])
+def test_restart_under_load(pair, side):
+    """Errors or right answers while the worker is away, right ones afterwards, and the other one has kept nothing."""
+    load = Load(pair, 7900)
+    pair.set_link(40)
+    wait_until(lambda: load.right >= 8)
+    bridging = Asked(pair, 7950, 100, BUDGET + 50, held=True, wait_for=20)
+    getattr(pair, side).process.kill()
+    pair.hold.release()
+    pair.start_again(side)
+    assert bridging.ended_early()
+    right = load.right
+    wait_until(lambda: load.right >= right + 20, timeout=120)
+    load.stop()
+    assert not load.wrong
+    assert load.failed
