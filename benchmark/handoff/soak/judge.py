@@ -22,7 +22,9 @@ class Verdict:
     error: Optional[str] = None
 
 
-def judge(request: Request, round_fault: Optional[str], answer: Answer, right: Answer, error: Optional[Exception]) -> Verdict:
+def judge(
+    request: Request, round_fault: Optional[str], answer: Answer, right: Answer, error: Optional[Exception]
+) -> Verdict:
     """Args:
     answer: what came, perhaps not to its end.
     error: what the client ran into: a TimeoutError, or the server's refusal.

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from typing import Dict, List, Optional, Tuple
 
 POOL = 250  # different requests; each is sent several times, so that prefix caches take part
+# Ranges of tokens. The longest prompts are prefilled in chunks.
+LENGTHS = ((1, 40), (40, 300), (300, 1000), (2049, 2600))
+OUTPUTS = ((1, 5), (5, 60), (60, 200))
 # What is done to one request, in percent. The rest is left alone.
 REQUEST_FAULTS = {"hold": 15, "fail": 7, "cancel": 10, "abort": 4}
 # What is done to both workers during one round, in percent.
@@ -66,8 +69,8 @@ def pool(draw: random.Random, size: int) -> List[Prompt]:
     """Mostly short prompts and answers, some long ones, some that end early, some of the ordinary path."""
     prompts = []
     for _ in range(size):
-        length = draw.choices((draw.randrange(1, 40), draw.randrange(40, 300), draw.randrange(300, 1000), draw.randrange(2049, 2600)), (40, 45, 12, 3))[0]
-        output = draw.choices((draw.randrange(1, 5), draw.randrange(5, 60), draw.randrange(60, 200)), (15, 70, 15))[0]
+        length = draw.randrange(*draw.choices(LENGTHS, (40, 45, 12, 3))[0])
+        output = draw.randrange(*draw.choices(OUTPUTS, (15, 70, 15))[0])
         sampling: Dict[str, object] = {"max_new_tokens": output, "ignore_eos": True}
         kind = draw.random()
         if kind < 0.15:
@@ -94,7 +97,8 @@ def make(requests: int, seed: int, long_freeze: float) -> List[Round]:
         new = Round(len(rounds), fault, draw.uniform(0, 0.5), seconds, draw.choice((2, 5, 10, 40)))
         burst = draw.random() < 0.4
         for _ in range(min(requests - made, draw.choice((3, 6, 10, 14, 20)))):
-            request = Request(f"soak-{seed}-{made}", draw.choice(prompts), draw.random() < 0.88, 0 if burst else draw.uniform(0, 1))
+            delay = 0.0 if burst else draw.uniform(0, 1)
+            request = Request(f"soak-{seed}-{made}", draw.choice(prompts), draw.random() < 0.88, delay)
             request.fault = _one_of(draw, REQUEST_FAULTS)
             request.after_tokens = draw.randrange(0, min(60, request.prompt.sampling["max_new_tokens"]) + 1)
             request.after = draw.uniform(0, 0.6)

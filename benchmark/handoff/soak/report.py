@@ -23,9 +23,11 @@ def progress(soak: Soak, total: int, seconds: float) -> str:
 
 def end(soak: Soak, seed: int, seconds: float) -> List[str]:
     kinds = (LOST, DOUBLED, DIFFERENT, LEAKED, FAILED)
+    speed = f"{soak.done / seconds:.2f} requests/s, {soak.tokens / seconds:.0f} tokens/s"
+    found = "  ".join(f"{kind} {len(soak.violations.get(kind, ()))}" for kind in kinds)
     lines = [
-        f"{soak.done} requests, seed {seed}, {seconds:.0f} s: {soak.done / seconds:.2f} requests/s, {soak.tokens / seconds:.0f} tokens/s",
-        "  ".join(f"{kind} {len(soak.violations.get(kind, ()))}" for kind in kinds) + "    (failed: an error that no fault permits)",
+        f"{soak.done} requests, seed {seed}, {seconds:.0f} s: {speed}",
+        f"{found}    (failed: an error that no fault permits)",
         f"outcomes: {_counts(soak.outcomes)}  cancelled {soak.cancelled}",
         f"errors that a fault permits: {_counts(soak.errors)}",
         f"faults of single requests: {_counts(soak.request_faults)}",

@@ -34,8 +34,9 @@ class Frames:
         small = lambda: draw.choice((0, 1, 1, 1, 2, 2, 3, draw.randrange(40), draw.randrange(400), m.MAX_COUNT))
         values: Dict[str, object] = {
             "room": room, "nonce": nonce, "term": draw.choice((0, 1, 1, 1, 1, 2, small())),
-            "endpoint": ENDPOINTS[0], "prompt_len": draw.choice((5, 5, 5, small())), "cached_tokens": draw.choice((0, 2, small())),
-            "fingerprint": draw.choice((self._fingerprint,) * 9 + (bytes(8),)), "budget": draw.choice((20, 100, 1000, small())),
+            "endpoint": ENDPOINTS[0], "prompt_len": draw.choice((5, 5, 5, small())),
+            "cached_tokens": draw.choice((0, 2, small())), "budget": draw.choice((20, 100, 1000, small())),
+            "fingerprint": draw.choice((self._fingerprint,) * 9 + (bytes(8),)),
             "prefill_us": small(), "start": 1 + draw.choice((0, draw.randrange(30), small() % m.MAX_COUNT)),
             "ids": self.ids(), "stamp": draw.choice((0, draw.randrange(1 << 30), (1 << 63) - 1)), "received": small(),
             "at": small(), "length": 1 + small() % m.MAX_COUNT, "digest": draw.randbytes(8),
@@ -48,10 +49,13 @@ class Frames:
         return kind(**fields)
 
     def ids(self) -> List[int]:
-        """Mostly the ids that a log of these tests holds, so that appends go on where others ended."""
+        """Token ids, now and then one outside the vocabulary."""
         draw = self.rng
         count = draw.choice((0, 1, 1, 1, 2, 5, 30, 400 if draw.random() < 0.02 else 3))
-        return [draw.randrange(VOCABULARY) if draw.random() < 0.9995 else draw.choice((VOCABULARY, m.MAX_COUNT)) for _ in range(count)]
+        ids = [draw.randrange(VOCABULARY) for _ in range(count)]
+        if ids and draw.random() < 0.01:
+            ids[-1] = draw.choice((VOCABULARY, m.MAX_COUNT))
+        return ids
 
     def frame(self, room: int, nonce: bytes) -> List[bytes]:
         """The parts of one frame, damaged or not, that may name (room, nonce) or something close to it."""

@@ -18,8 +18,9 @@ from sglang.srt.disaggregation.handoff import channel as channel_module
 from sglang.srt.disaggregation.handoff import messages as m
 from sglang.srt.disaggregation.handoff.channel import HandoffChannel
 from sglang.srt.disaggregation.handoff.decode_machine import REPLAY_STATES, DecodeState
-from sglang.srt.disaggregation.handoff.prefill_machine import HOLD_ENGINE, HOLD_KV, HOLD_LEASE, OPEN_STATES, PrefillMachine, PrefillState
+from sglang.srt.disaggregation.handoff.prefill_machine import HOLD_ENGINE, HOLD_KV, HOLD_LEASE, OPEN_STATES
 from sglang.srt.disaggregation.handoff.prefill_machine import TERMINAL_STATES as P_ENDS
+from sglang.srt.disaggregation.handoff.prefill_machine import PrefillMachine, PrefillState
 from sglang.srt.disaggregation.handoff.sessions import HandoffInput, Session, SessionTable
 
 STRANGERS = 60_000  # frames for each role
@@ -69,7 +70,8 @@ class Worker:
 
     def seen(self) -> int:
         """Frames that were received or refused at the door."""
-        return sum(self.channel.received.values()) + sum(self.channel.dropped[r] for r in ("size", "version", "malformed", "role"))
+        refused = (self.channel.dropped[reason] for reason in ("size", "version", "malformed", "role"))
+        return sum(self.channel.received.values()) + sum(refused)
 
     def deliver(self, frames):
         """Send frames through the socket; yield each input of the table once its messages were handled."""

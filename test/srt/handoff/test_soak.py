@@ -65,7 +65,12 @@ def test_no_end_is_lost(fault):
 
 @pytest.mark.parametrize(
     "fault, round_fault, cause",
-    [("fail", None, "fail"), ("abort", "pauses", "abort"), (None, "abort_all", "abort_all"), ("hold", "abort_all", "abort_all")],
+    [
+        ("fail", None, "fail"),
+        ("abort", "pauses", "abort"),
+        (None, "abort_all", "abort_all"),
+        ("hold", "abort_all", "abort_all"),
+    ],
 )
 def test_an_error_is_permitted_to_some_faults(fault, round_fault, cause):
     for got, error in ((answer(RIGHT[:2], ABORT), None), (answer(RIGHT[:2], None), RequestFailed("500"))):
@@ -73,7 +78,9 @@ def test_an_error_is_permitted_to_some_faults(fault, round_fault, cause):
         assert verdict(got, fault, round_fault, error).violation is None
 
 
-@pytest.mark.parametrize("fault, round_fault", [(None, None), ("hold", None), (None, "long_freeze_decode"), ("hold", "slow_link")])
+@pytest.mark.parametrize(
+    "fault, round_fault", [(None, None), ("hold", None), (None, "long_freeze_decode"), ("hold", "slow_link")]
+)
 def test_an_error_is_not_permitted_to_the_others(fault, round_fault):
     assert verdict(answer(RIGHT[:2], ABORT), fault, round_fault).violation == FAILED
     assert verdict(answer(RIGHT[:2], None), fault, round_fault, RequestFailed("500")).violation == FAILED
@@ -88,13 +95,15 @@ def test_the_servers_count_tells_what_ids_hide():
     assert verdict(got).violation == LOST
 
 
-@pytest.mark.parametrize("change", [dict(text="other"), dict(reason={"type": "stop"}), dict(completion_tokens=7), dict(prompt_tokens=2)])
+@pytest.mark.parametrize(
+    "change", [dict(text="x"), dict(reason={"type": "stop"}), dict(completion_tokens=7), dict(prompt_tokens=2)]
+)
 def test_text_reason_and_usage_count(change):
     assert verdict(answer(RIGHT, **change)).violation == DIFFERENT
 
 
 def samples(per_request, number=2000, noise=200_000):
-    return [(n, 700 << 20 | 0) if n == 0 else (n, (700 << 20) + int(per_request * n) + (noise if n % 160 else 0)) for n in range(0, number + 1, 80)]
+    return [(n, (700 << 20) + per_request * n + (noise if n % 160 else 0)) for n in range(0, number + 1, 80)]
 
 
 def test_memory_that_grows_is_seen_and_noise_is_not():
