@@ -76,7 +76,7 @@ def pool(draw: random.Random, size: int) -> List[Prompt]:
         if kind < 0.15:
             sampling = {"max_new_tokens": output, "stop_token_ids": draw.sample(range(3, 500), 12)}
         elif kind < 0.2:
-            sampling["frequency_penalty"] = 0.5
+            sampling["min_new_tokens"] = 1  # changes nothing but the path
         prompts.append(Prompt(tuple(draw.randrange(10, 500) for _ in range(length)), sampling))
     return prompts
 

@@ -166,6 +166,7 @@ class Soak:
 
     def _violated(self, kind: str, detail: str) -> None:
         self.violations.setdefault(kind, []).append(detail)
+        print(f"{kind.upper()}: {detail}", flush=True)
 
 
 def _outcome(answer: client.Answer) -> str:
