@@ -16,6 +16,7 @@ def test_a_short_soak_is_clean():
     rounds = plan.make(REQUESTS, SEED, LONG_FREEZE_S)
     with soak_pair() as pair:
         soak = Soak(pair)
+        soak.ask_oracle(rounds)
         soak.run(rounds)
     print("\n".join(report.end(soak, SEED, 1.0)))
     assert report.good(soak), soak.violations

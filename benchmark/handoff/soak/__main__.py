@@ -18,7 +18,9 @@ def main() -> int:
     rounds = plan.make(args.requests, args.seed, LONG_FREEZE_S)
     print(f"{args.requests} requests in {len(rounds)} rounds, seed {args.seed}; starting the servers", flush=True)
     with soak_pair() as pair:
-        soak, start = Soak(pair), time.monotonic()
+        soak = Soak(pair)
+        soak.ask_oracle(rounds)
+        start = time.monotonic()
         soak.run(rounds, lambda soak: print(report.progress(soak, args.requests, time.monotonic() - start), flush=True))
         print("\n".join(report.end(soak, args.seed, time.monotonic() - start)), flush=True)
     return 0 if report.good(soak) else 1

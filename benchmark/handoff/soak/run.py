@@ -61,8 +61,7 @@ class Soak:
 
     def run(self, rounds: List[Round], progress: Callable[["Soak"], None] = lambda soak: None) -> None:
         """Every round, with a look at the workers after some. Ends early when a worker is not empty: what follows
-        would be blamed for it."""
-        self.ask_oracle(rounds)
+        would be blamed for it. ``ask_oracle`` comes first."""
         for number, round in enumerate(rounds, 1):
             self.round(round)
             if number % ROUNDS_PER_LOOK == 0 or number == len(rounds):
@@ -71,7 +70,7 @@ class Soak:
                 progress(self)
 
     def ask_oracle(self, rounds: List[Round]) -> None:
-        """The unified server's answers, before anything else runs."""
+        """Get the unified server's answers, before anything else runs."""
         prompts = list({id(r.prompt): r.prompt for round in rounds for r in round.requests}.values())
         for first in range(0, len(prompts), ORACLE_AT_ONCE):
             some = prompts[first : first + ORACLE_AT_ONCE]
