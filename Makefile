@@ -7,7 +7,7 @@ REQUIREMENTS := $(VENV)/requirements-$(shell sha256sum cpu/requirements.txt | cu
 FORK := $(VENV)/fork-installed
 MODELS := $(addprefix build/models/,tiny-qwen3-float32 tiny-qwen3-bfloat16 smollm2-135m-instruct)
 
-.PHONY: setup system tree patches models test demo check-protocol simulate clean
+.PHONY: setup system tree patches models test demo check-protocol simulate soak clean
 .DELETE_ON_ERROR:
 
 setup: system tree models
@@ -57,6 +57,10 @@ check-protocol: $(REQUIREMENTS)
 # a million requests: about ten minutes
 simulate: $(REQUIREMENTS)
 	$(BIN)/python -m benchmark.handoff.simulator
+
+# 2,000 requests with faults on real workers: about 15 minutes; SOAK="--requests 100 --seed 2" for another
+soak: setup
+	$(BIN)/python -m benchmark.handoff.soak $(SOAK)
 
 # build/tree stays: it may hold edits that `make patches` hasn't exported
 clean:

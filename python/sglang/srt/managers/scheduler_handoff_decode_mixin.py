@@ -73,6 +73,7 @@ class SchedulerHandoffDecodeMixin:
             fingerprint=self.handoff_fingerprint(),
             vocab_size=self.model_config.vocab_size,
             timing=self.handoff.timing,
+            max_new_tokens=req.sampling_params.max_new_tokens,
         )
         session = Session(decode_req, machine, None, record=RequestRecord("offered"))
         self.handoff.add(session)

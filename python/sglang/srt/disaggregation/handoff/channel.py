@@ -19,7 +19,7 @@ from .messages import MAX_FRAME_BYTES, FrameError, Message, decode, encode
 
 logger = logging.getLogger(__name__)
 
-RECEIVE_HIGH_WATER_MARK = 8192  # frames
+RECEIVE_HIGH_WATER_MARK = 1024  # frames per peer: 64 MiB at most; what comes faster waits with its sender
 SEND_HIGH_WATER_MARK = 1024  # frames per peer
 MAX_PEERS = 256
 MAX_FRAMES_PER_POLL = 512
@@ -49,6 +49,7 @@ class HandoffChannel:
             self._socket.set(zmq.IPV6, 1)
         port = self._socket.bind_to_random_port(address.to_tcp().rsplit(":", 1)[0])
         self.endpoint = NetworkAddress(host, port).to_tcp()
+        logger.info("Handoff control port: %s", self.endpoint)
         self._peers: OrderedDict[str, zmq.Socket] = OrderedDict()
         self.sent: Counter[str] = Counter()
         self.received: Counter[str] = Counter()

@@ -23,6 +23,7 @@ from typing import List, Optional, Tuple
 
 from .log import HandoffLog, LogConflict, LogGap
 from .messages import (
+    MAX_COUNT,
     Abort,
     AbortReason,
     Ack,
@@ -79,11 +80,13 @@ class DecodeMachine:
         fingerprint: bytes,
         vocab_size: int,
         timing: Timing,
+        max_new_tokens: int = MAX_COUNT,
         seal_lag: int = 8,
         max_rounds_before_seal: int = 4,
     ) -> None:
         """Args:
         prompt_len: tokens.
+        max_new_tokens: of the request; no log is let grow longer, whatever budget P's Open states.
         seal_lag: ask for the seal when at most this many entries are left to replay, in tokens.
         max_rounds_before_seal: ask for it after so many replay rounds in any case, since a
             live producer appends during every round.
@@ -95,6 +98,7 @@ class DecodeMachine:
             vocab_size,
         )
         self.seal_lag, self.max_rounds_before_seal = seal_lag, max_rounds_before_seal
+        self.max_log = max_new_tokens  # tokens; P's budget too, from its Open on
         self.log = HandoffLog()
         self.state = DecodeState.OFFERED
         self.term = 0
@@ -308,19 +312,26 @@ class DecodeMachine:
         if (
             message.fingerprint != self.fingerprint
             or message.prompt_len != self.prompt_len
+            or message.cached_tokens > self.prompt_len
         ):
             return self.abort(now, AbortReason.CONFIG)
         self.state, self.term = DecodeState.RELAYING, message.term
         self.peer_endpoint, self.cached_tokens = message.endpoint, message.cached_tokens
         self.prefill_us = message.prefill_us
+        self.max_log = min(self.max_log, message.budget)
         self._heard_at = self._echoed_at = now
         return []
 
     def _on_append(self, now: float, message: Append) -> List[Message]:
-        if any(token >= self.vocab_size for token in message.ids):
+        # What lies beyond the limit is left out: with it a peer could fill this worker's memory. Where
+        # D's limit is lower than P's, the request ends here before it is missed.
+        ids = message.ids[: max(0, self.max_log + 1 - message.start)]
+        if len(ids) < len(message.ids):
+            self._reject("too_long")
+        if any(token >= self.vocab_size for token in ids):
             return self._reject("vocabulary")
         try:
-            self.log.extend(message.start, message.ids)
+            self.log.extend(message.start, ids)
         except LogGap:
             self._reject("gap")
         except LogConflict:

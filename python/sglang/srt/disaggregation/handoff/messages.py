@@ -16,15 +16,16 @@ VERSION = 1
 NONCE_BYTES = 16
 MAX_FRAME_BYTES = 1 << 16
 MAX_IDS_PER_APPEND = 4096
+MAX_COUNT = (1 << 31) - 1
 
 Room = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 Nonce = Annotated[bytes, msgspec.Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
 Digest = Annotated[bytes, msgspec.Meta(min_length=8, max_length=8)]
-Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
 # An entry's index, or the length of a log that has entries; P's log always has t1.
-Index = Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)]
+Index = Annotated[int, msgspec.Meta(ge=1, le=MAX_COUNT)]
 TokenIds = Annotated[
-    List[Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]],
+    List[Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]],
     msgspec.Meta(max_length=MAX_IDS_PER_APPEND),
 ]
 Stamp = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
