@@ -71,19 +71,30 @@ def test_no_running_slot_on_decode(pair):
 
 
 def test_prefill_pool_full_while_bridging(pair):
-    """Bridges hold when P has no slot left; a prompt gets freed slots before they do; all end by the ordinary rules."""
-    lengths = (60, 489, 489)
+    """Bridges hold when P has no slot left, and go on when one of them is over; a prompt gets its slots; all are right."""
+    lengths = (300, 340, 340)
     bridging = [Asked(pair, 6100 + n, length, 120, held=True) for n, length in enumerate(lengths)]
     wait_until(lambda: idle.loads(pair.prefill.url)["num_used_tokens"] > P_SLOTS - len(lengths))
     assert sum(request.tokens for request in bridging) <= P_SLOTS - sum(lengths) + len(lengths)  # a t1 needs no slot
-    # what the first one gives back is enough for the prompt, but not for it and for the two that go on
-    prompt = Asked(pair, 6110, 125, 8, held=True)
+    prompt = Asked(pair, 6110, 60, 8, held=True)
     wait_until(lambda: idle.loads(pair.prefill.url)["queues"]["waiting"] == 1)
     bridging[0].kv_arrives()
     prompt.stream.wait_for_tokens(1, timeout=60)
     pair.hold.release()
     for request in [*bridging, prompt]:
         assert request.is_right()["outcome"] in ("committed", "finished")
+
+
+def test_both_pools_full(pair):
+    """Nobody can go on: past the silence timeout one request ends in an error, and its slots let the others go on."""
+    bridging = [Asked(pair, 6150 + n, length, 120, held=True) for n, length in enumerate((60, 489, 489))]
+    wait_until(lambda: idle.loads(pair.prefill.url)["num_used_tokens"] > P_SLOTS - 3)
+    # P has no room to compute this one, and D keeps slots for it that the replays want
+    prompt = Asked(pair, 6160, 125, 8)
+    wait_until(lambda: idle.loads(pair.prefill.url)["queues"]["waiting"] == 1)
+    pair.hold.release()
+    failed = [request.ended_early() for request in [*bridging, prompt]]
+    assert 1 <= sum(failed) < len(bridging) and not failed[-1]
 
 
 @pytest.mark.parametrize("tokens", [BUDGET - 4, BUDGET + 30])

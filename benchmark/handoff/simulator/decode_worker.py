@@ -192,6 +192,7 @@ class DecodeWorker(Worker):
             tokens = machine.take_relay()
             if not tokens or request.outcome is not None:
                 continue
+            session.relayed_at = self.table.now
             if request.p_session is not None:
                 invariants.prefix(request)
             invariants.seen(request, start, tokens, self.clock.now)
@@ -247,7 +248,7 @@ class DecodeWorker(Worker):
             session.stalled_since = None
             self.world.count["resumed"] += 1
             self.table.send(session, resumed)
-        elif session.machine.boundary is not None and self._all_wait_for_slots():
+        elif self._waits_in_vain(session):
             self.world.count["no slot"] += 1
             self.table.send(session, session.machine.abort(now, AbortReason.NO_SLOT))
             for other in self.table:
@@ -256,11 +257,16 @@ class DecodeWorker(Worker):
             return
         self._again = True
 
-    def _all_wait_for_slots(self) -> bool:
-        return not self._batch and all(
+    def _waits_in_vain(self, session: Session) -> bool:
+        if self._batch:
+            return False
+        if session.machine.boundary is not None and all(
             r.d_session is not None and r.d_session.stalled_since is not None
             for r in self._transfers.values()
-        )
+        ):
+            return True
+        moved_at = max(session.stalled_since, session.relayed_at)
+        return self.table.now - moved_at >= self.world.timing.silence
 
     def _round_done(self, epoch: int) -> None:
         if epoch != self.epoch:

@@ -156,7 +156,7 @@ def states_of_every_kind(running: Worker):
         machines[3].round_started(4)
         machines[4].receive(now, m.Sealed(machines[4].room, machines[4].nonce, 1, 30, bytes(8), m.EndReason.LENGTH))
         machines[5].finished(now)
-        machines[6].round_started(7), machines[6].round_done(now), machines[6].slot_free(now, True)
+        machines[6].round_started(7), machines[6].round_done(now), machines[6].room_ahead(now, True)
     running.table.retire(sessions[7])
     return sessions
 
@@ -317,7 +317,7 @@ def play_decode(running: Worker, session: Session, rng):
             if (span := machine.replay_range(rng.randrange(1, 50))) is not None:
                 machine.round_started(span[1])
         case 5 | 6:
-            send(machine.slot_free(now, rng.random() < 0.8))
+            send(machine.room_ahead(now, rng.random() < 0.8))
         case 7 if rng.random() < 0.1:
             machine.kv_failed(now)
         case 8 if rng.random() < 0.2:

@@ -100,6 +100,7 @@ class SchedulerHandoffDecodeMixin:
                 continue
             req.cached_tokens = machine.cached_tokens
             session.record.mark("first_relay")
+            session.relayed_at = self.handoff.now
             for number, token in enumerate(tokens, 1):
                 self._relay_token(req, token)
                 if req.finished():
@@ -187,8 +188,8 @@ class SchedulerHandoffDecodeMixin:
 
     def _wait_for_replay_slots(self: Scheduler, session: Session) -> None:
         """The KV pool is full. Past the seal deadline P, if it was asked to stop, goes on until
-        there is room. A request whose P has stopped for good waits as long as anything else may
-        free a slot, and ends in an error when nothing will."""
+        there is room. Else the request waits for others to free slots, and ends in an error when
+        none will."""
         now = self.handoff.now
         if session.stalled_since is None:
             session.stalled_since = now
@@ -198,7 +199,7 @@ class SchedulerHandoffDecodeMixin:
         if resumed:
             session.stalled_since = None
             self.handoff.send(session, resumed)
-        elif session.machine.boundary is not None and self._all_wait_for_slots():
+        elif self._waits_in_vain(session):
             self.handoff.send(
                 session, session.machine.abort(now, AbortReason.NO_SLOT)
             )
@@ -206,16 +207,18 @@ class SchedulerHandoffDecodeMixin:
             for other in self.handoff:
                 other.stalled_since = None
 
-    def _all_wait_for_slots(self: Scheduler) -> bool:
-        """Every KV slot in use is held by a request that waits for another one."""
-        return (
-            self.running_batch.is_empty()
-            and not self.waiting_queue
-            and all(
-                r.req.handoff is not None and r.req.handoff.stalled_since is not None
-                for r in self.disagg_decode_transfer_queue.queue
-            )
-        )
+    def _waits_in_vain(self: Scheduler, session: Session) -> bool:
+        """Nothing runs that could free slots, and either all who hold any wait too, with P's log
+        closed, or nothing has moved for the silence timeout: P's own pool may be full."""
+        if not self.running_batch.is_empty() or self.waiting_queue:
+            return False
+        if session.machine.boundary is not None and all(
+            r.req.handoff is not None and r.req.handoff.stalled_since is not None
+            for r in self.disagg_decode_transfer_queue.queue
+        ):
+            return True
+        moved_at = max(session.stalled_since, session.relayed_at)
+        return self.handoff.now - moved_at >= self.handoff.timing.silence
 
     @staticmethod
     def _extend_over_log(req: Req, last: int) -> Req:

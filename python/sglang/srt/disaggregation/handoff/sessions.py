@@ -38,6 +38,7 @@ class Session:
     kv_seen: bool = False  # D: the prompt KV was there at an earlier look
     aborted_here: bool = False  # the client or the operator asked this worker
     stalled_since: Optional[float] = None  # D: no KV slot for a replay round since then
+    relayed_at: float = 0.0  # D: when tokens came last
     record: Optional[RequestRecord] = None  # for people, never for decisions
 
 
