@@ -16,12 +16,14 @@ class Case:
         handoff: its requests are to take part in the handoff, at least one of them.
         says: what the test says when it fails, with the flag off and on alike; None: it passes with both.
         compared: answers have to agree word for word; not so where they depend on the moment or are sampled.
+        slow_s: too slow for CI: seconds that it took once, with both stacks on two busy cores; it runs with UPSTREAM_KITS=all.
     """
 
     stack: str
     handoff: bool = True
     says: str | None = None
     compared: bool = True
+    slow_s: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +79,9 @@ KITS = {
             "test_json_generate": Case("text", handoff=False),
             "test_json_invalid": Case("text", handoff=False, compared=False),
             "test_json_openai": Case("text", handoff=False),
-            "test_mix_json_and_other": Case("text"),
+            "test_mix_json_and_other": LeftOut(
+                "its 40 answers of up to 128 tokens take SmolLM2 minutes on one core; test_json_generate asks for one of them"
+            ),
         }
     },
     "matched_stop_kit": {
