@@ -39,8 +39,8 @@ KITS = {
     "abort_timeout_kit": {
         "AbortAllMixin": {"test_abort_all": Case("tiny", compared=False)},
         "WaitingTimeoutMixin": {
-            # With the flag off the worker's 503 arrives, but sglang-router words it anew, without the `object` that is looked
-            # for. With the flag on there is none: who waits for a slot on D is relayed P's tokens.
+            # With the flag off the worker's 503 arrives, but sglang-router words it anew, without the `object` that is
+            # looked for. With the flag on there is none: who waits for a slot on D is relayed P's tokens.
             "test_waiting_timeout": Case("tiny", says="0 != 1", compared=False),
         },
         "RunningTimeoutTwoWaveMixin": {"test_running_timeout_no_crash": Case("tiny", compared=False)},
