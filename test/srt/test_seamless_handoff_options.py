@@ -92,8 +92,9 @@ def test_behind_mini_lb():
             right = client.chat(pair.unified.url, text, max_tokens=40, stream=False, ignore_eos=True)
             answer = client.chat(pair.url, text, max_tokens=40, stream=stream, ignore_eos=True)
             assert (answer.text, answer.finish_reason) == (right.text, right.finish_reason)
-        outcomes = {outcome: count for (outcome, _), count in hs.counters(pair.decode).items()}
-        assert sum(outcomes.values()) == outcomes.get("committed", 0) + outcomes.get("finished", 0) == 4
+        # the server's own request at its start takes the ordinary path
+        taken_over = [n for (outcome, _), n in hs.counters(pair.decode).items() if outcome in ("committed", "finished")]
+        assert sum(taken_over) == 4
         hs.assert_empty(pair)
 
 
