@@ -16,12 +16,15 @@ class Case:
         handoff: its requests are to take part in the handoff, at least one of them.
         says: what the test says when it fails, with the flag off and on alike; None: it passes with both.
         compared: answers have to agree word for word; not so where they depend on the moment or are sampled.
+        slow_s: too slow for CI, or of little use there: seconds that it took once, both stacks at once on two busy cores.
+            It runs with UPSTREAM_KITS=all.
     """
 
     stack: str
     handoff: bool = True
     says: str | None = None
     compared: bool = True
+    slow_s: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +39,8 @@ KITS = {
     "abort_timeout_kit": {
         "AbortAllMixin": {"test_abort_all": Case("tiny", compared=False)},
         "WaitingTimeoutMixin": {
-            # the worker's 503 arrives, but sglang-router words the error anew, without the `object` that is looked for
+            # With the flag off the worker's 503 arrives, but sglang-router words it anew, without the `object` that is
+            # looked for. With the flag on there is none: who waits for a slot on D is relayed P's tokens.
             "test_waiting_timeout": Case("tiny", says="0 != 1", compared=False),
         },
         "RunningTimeoutTwoWaveMixin": {"test_running_timeout_no_crash": Case("tiny", compared=False)},
@@ -54,11 +58,11 @@ KITS = {
     "basic_decode_correctness_kit": {
         "BasicDecodeCorrectnessMixin": {
             "test_capital_france": Case("text"),
-            "test_basic_math": Case("text", says="'391' not found"),
-            "test_color_completion": Case("text"),
+            "test_basic_math": Case("text", says="'391' not found", slow_s=9),
+            "test_color_completion": Case("text", slow_s=10),
             "test_ascii_ratio": Case("text"),
             "test_no_repetition_blowup": Case("text"),
-            "test_determinism_temp_zero": Case("text"),
+            "test_determinism_temp_zero": Case("text", slow_s=9),
             "test_max_token_one": Case("text"),
         }
     },
@@ -74,15 +78,17 @@ KITS = {
     },
     "json_constrained_kit": {
         "JSONConstrainedMixin": {
-            "test_json_generate": Case("text", handoff=False),
+            "test_json_generate": Case("text", handoff=False, says="Expecting ',' delimiter", slow_s=27),
             "test_json_invalid": Case("text", handoff=False, compared=False),
-            "test_json_openai": Case("text", handoff=False),
-            "test_mix_json_and_other": Case("text"),
+            "test_json_openai": Case("text", handoff=False, slow_s=13),
+            "test_mix_json_and_other": LeftOut(
+                "its 40 answers of up to 128 tokens take SmolLM2 minutes on one core; test_json_generate asks for one"
+            ),
         }
     },
     "matched_stop_kit": {
         "MatchedStopMixin": {
-            "test_finish_stop_str": Case("text"),
+            "test_finish_stop_str": Case("text", slow_s=31),
             "test_finish_stop_regex_str": LeftOut(
                 "sglang-router drops `stop_regex` on /v1/chat/completions, so the test fails after 1,000 tokens, which take "
                 "a minute and a half on one core. Its first half runs as test_stop_regex_on_completions"
@@ -92,7 +98,7 @@ KITS = {
         }
     },
     "pause_generation_kit": {
-        "PauseResumeInPlaceMixin": {"test_pause_resume_in_place": Case("text", handoff=False, compared=False)},
+        "PauseResumeInPlaceMixin": {"test_pause_resume_in_place": Case("text", handoff=False, compared=False, slow_s=33)},
     },
     "pd_parity_kit": {
         "PDLogprobParityMixin": {"test_logprob_parity": Case("tiny", handoff=False)},

@@ -102,18 +102,27 @@ def test_worker_frozen_while_bridging(pair, side, seconds):
     hs.same(stream.result(), pair.oracle(ids, max_new_tokens=150, ignore_eos=True))
 
 
-def test_abort_all_while_bridging(pair):
-    """/abort_request of everything on D: the client gets its end, P is told."""
-    streams = [bridging(pair, hs.prompt(4120 + n, 80), max_new_tokens=500)[0] for n in range(3)]
+def abort_all(server):
     body = json.dumps({"abort_all": True}).encode()
-    request = urllib.request.Request(f"{pair.decode.url}/abort_request", body, {"Content-Type": "application/json"})
+    request = urllib.request.Request(f"{server.url}/abort_request", body, {"Content-Type": "application/json"})
     urllib.request.urlopen(request, timeout=10).close()
-    for stream in streams:
-        try:
-            stream.result(timeout=20)
-        except client.RequestFailed:
-            pass
-        assert len(stream.answer.ids) < 500
+
+
+def test_abort_all_while_bridging(pair):
+    """/abort_request of everything on D: the client's stream ends as the unified server's does, P is told."""
+    prompts, sampling = [hs.prompt(4120 + n, 80) for n in range(3)], dict(max_new_tokens=500, ignore_eos=True)
+    right = client.start_generate(pair.unified.url, prompts[0], **sampling)
+    right.wait_for_tokens(5)
+    abort_all(pair.unified)
+    reason = right.result(timeout=60).finish_reason
+    assert reason["type"] == "abort"
+    streams = [bridging(pair, ids, max_new_tokens=500)[0] for ids in prompts]
+    abort_all(pair.decode)
+    for stream, ids in zip(streams, prompts):
+        answer = stream.result(timeout=60)
+        assert answer.finish_reason == reason
+        assert 5 <= len(answer.ids) <= BUDGET
+        assert answer.ids == pair.oracle(ids, max_new_tokens=BUDGET, ignore_eos=True).ids[: len(answer.ids)]
 
 
 def test_prefill_killed_before_the_kv_has_arrived():
