@@ -85,15 +85,17 @@ def test_pause_and_continue(pair, side, mode):
     """A paused engine delays; nothing is lost. In place longer than every timeout."""
     server, phases = getattr(pair, side), Phases(pair, 7000)
     assert post(server, "pause_generation", mode=mode) == 200
-    time.sleep(0.3)
-    still = [phases.bridging] if side == "prefill" else phases.all()
-    before = [request.tokens for request in still]
-    assert post(server, "flush_cache") == 400
-    late = Asked(pair, 7020, 30, 10)
-    pair.hold.release()
-    time.sleep(hs.SILENCE_S + 0.5 if mode == "in_place" else 0.3)
-    assert [request.tokens for request in still] == before and late.tokens == 0
-    assert post(server, "continue_generation") == 200
+    try:
+        time.sleep(1)  # what was sent before has reached the clients
+        still = [phases.bridging] if side == "prefill" else phases.all()
+        before = [request.tokens for request in still]
+        assert post(server, "flush_cache") == 400
+        late = Asked(pair, 7020, 30, 10)
+        pair.hold.release()
+        time.sleep(hs.SILENCE_S + 0.5 if mode == "in_place" else 0.3)
+        assert [request.tokens for request in still] == before and late.tokens == 0
+    finally:
+        assert post(server, "continue_generation") == 200
     for request in [*phases.all(), late]:
         request.is_right()
 
