@@ -239,6 +239,8 @@ class SchedulerHandoffPrefillMixin:
             return False
         if session.transfer_ended is None:
             session.transfer_ended = time.perf_counter()
+            if poll == KVPoll.Success:
+                self._leave_room(req)
         if session.in_flight or not session.machine.done:
             return True
         self._free_bridge_kv(req, len(req.origin_input_ids))
@@ -250,6 +252,15 @@ class SchedulerHandoffPrefillMixin:
         self.handoff.retire(session)
         self._count_prefill_outcome(session.machine)
         return False
+
+    @staticmethod
+    def _leave_room(req: Req) -> None:
+        """Give the room back now, as upstream does when a transfer is over: D may retract the
+        request soon after the commit, and then asks for its KV again in the same room."""
+        sender = req.disagg_kv_sender
+        sender.clear()
+        # Later ones would hit the room's next owner.
+        sender.clear = sender.abort = lambda: None
 
     def _free_bridge_kv(self: Scheduler, req: Req, length: int) -> None:
         """Give back the row's slots from position ``length`` on, so that upstream's release finds
