@@ -54,7 +54,7 @@ class Asked:
         the right answer. Asserts that it's one of these."""
         expected = self._pair.oracle(self.ids, **self.sampling)
         try:
-            answer = self.stream.result(timeout=120)
+            answer = self.stream.result(timeout=60)
         except client.RequestFailed:
             answer, failed = self.stream.answer, True
         else:
