@@ -90,7 +90,7 @@ class Machines:
         """D with its offer on the way."""
         machine = self.core.DecodeMachine(
             room=room, nonce=bytes([request]) * 16, prompt_len=1, fingerprint=b"same-cfg", vocab_size=100,
-            timing=self.timing, seal_lag=seal_lag, max_rounds_before_seal=rounds,
+            timing=self.timing, max_new_tokens=100, seal_lag=seal_lag, max_rounds_before_seal=rounds,
         )  # fmt: skip
         return self._keep("D", machine)
 

@@ -154,24 +154,9 @@ MUTANTS = (
         world=faults("round fails for good"),
     ),
     Mutant(
-        "resume without a new term", ("TERMINATES",),
-        on_d("        self.term += 1\n", ""),
-        world=faults("round fails for good", **P_CAN_FINISH),
-    ),
-    Mutant(
-        "P resumes in the old term", ("TERMINATES",),
-        on_p("self.term, self._seal_at = resume.term, None", "self._seal_at = None"),
-        world=faults("round fails for good", **P_CAN_FINISH),
-    ),
-    Mutant(
         "a Resume is a new lease", ("ONE-GENERATOR",),
         on_p("        if self.end_reason is EndReason.SEAL:\n", "        self._heard_stamp = _stamp(now)\n        if self.end_reason is EndReason.SEAL:\n"),
         world=faults("round fails for good", "delay", number=2, limits=(9,)),
-    ),
-    Mutant(
-        "P resumes only a D that has every entry", ("TERMINATES",),
-        on_p("resume.start > len(self.log) + 1", "resume.start != len(self.log) + 1"),
-        world=faults("round fails for good", answer=4, budget=4),
     ),
     Mutant(
         "a lost Resume is not repeated", ("TERMINATES",),
@@ -184,11 +169,6 @@ MUTANTS = (
         world=faults("D's KV pool is full"),
     ),
     # ------------------------------------------------------------ rows
-    Mutant(
-        "a sealed P needs nothing any more", ("TERMINATES",),
-        on_p("return self.state in TERMINAL_STATES", "return self.state in TERMINAL_STATES | {PrefillState.SEALED}"),
-        world=faults("D's KV pool is full", **P_CAN_FINISH),
-    ),
     Mutant(
         "D replays before the prompt KV is here", ("IMMUTABLE",),
         on_d("REPLAY_STATES = frozenset(\n    {DecodeState.REPLAYING,", "REPLAY_STATES = frozenset(\n    {DecodeState.RELAYING, DecodeState.REPLAYING,"),
