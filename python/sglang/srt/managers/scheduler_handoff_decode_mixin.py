@@ -137,14 +137,20 @@ class SchedulerHandoffDecodeMixin:
         if self._replayed_last and not running_batch.is_empty():
             self._replayed_last = False
             return None
+        wanting = [
+            s
+            for s in self.handoff
+            if s.machine.replay_range(MAX_REPLAY_TOKENS) is not None
+        ]
+        if not wanting:
+            self._replayed_last = False
+            return None
         room = min(MAX_REPLAY_TOKENS, self._replay_kv_room(running_batch.reqs))
         reqs: List[Req] = []
-        for session in self.handoff:
+        for session in wanting:
             # More requests can wait in the transfer queue than forward buffers have rows.
             if len(reqs) == self.max_running_requests:
                 break
-            if session.machine.replay_range(MAX_REPLAY_TOKENS) is None:
-                continue
             span = session.machine.replay_range(room)
             if span is None:
                 self._wait_for_replay_slots(session)

@@ -17,7 +17,11 @@ from sglang.srt.disaggregation.handoff.messages import (
     AbortReason,
 )
 from sglang.srt.disaggregation.handoff.metrics import HandoffMetrics
-from sglang.srt.disaggregation.handoff.sessions import HandoffInput, SessionTable
+from sglang.srt.disaggregation.handoff.sessions import (
+    HandoffInput,
+    Session,
+    SessionTable,
+)
 from sglang.srt.disaggregation.handoff.timing import Timing
 from sglang.srt.disaggregation.utils import DisaggregationMode
 from sglang.srt.environ import envs
@@ -80,6 +84,11 @@ class SchedulerHandoffMixin(SchedulerHandoffPrefillMixin, SchedulerHandoffDecode
     def handle_handoff_input(self: Scheduler, event: HandoffInput) -> None:
         self.handoff.handle(event)
 
+    @staticmethod
+    def _handoff_rid(session: Session) -> str:
+        """D's session holds a DecodeRequest around the Req that P's holds."""
+        return getattr(session.request, "req", session.request).rid
+
     def drop_handoff_timeouts(
         self: Scheduler, aborts: List[AbortReq]
     ) -> List[AbortReq]:
@@ -87,13 +96,13 @@ class SchedulerHandoffMixin(SchedulerHandoffPrefillMixin, SchedulerHandoffDecode
         its transfer is under no such timeout, and the abort would end the transfer with it."""
         if not aborts:
             return aborts
-        rids = {getattr(s.request, "req", s.request).rid for s in self.handoff}
+        rids = {self._handoff_rid(session) for session in self.handoff}
         return [abort for abort in aborts if abort.rid not in rids]
 
     def abort_handoff(self: Scheduler, recv_req: AbortReq) -> None:
         """Tell the peer at once that a request is aborted here; upstream frees it."""
         for session in self.handoff:
-            rid = getattr(session.request, "req", session.request).rid
+            rid = self._handoff_rid(session)
             if recv_req.abort_all or rid.startswith(recv_req.rid):
                 session.aborted_here = True
                 self.handoff.send(
