@@ -5,7 +5,7 @@ import random
 import re
 import urllib.request
 
-from rig import client, idle
+from rig import client, idle, stack
 
 # Budgets of P in tokens: with the small one the boundary is known when the transfer is held.
 BUDGET = 512
@@ -35,10 +35,14 @@ def prompt(seed: int, length: int) -> list[int]:
 
 
 class Oracle:
-    """Answers of the unified server, each asked for once."""
+    """Answers of a unified server, each asked for once.
 
-    def __init__(self, url: str):
-        self._url, self._known = url, {}
+    Attributes:
+        server: the unified server.
+    """
+
+    def __init__(self, server: stack.Server):
+        self.server, self._url, self._known = server, server.url, {}
 
     def __call__(self, ids, **sampling) -> client.Answer:
         key = (tuple(ids), repr(sorted(sampling.items())))
@@ -66,7 +70,7 @@ def ending_at(oracle: Oracle, index: int, seed: int) -> tuple[list[int], dict]:
 
 def same(answer: client.Answer, expected: client.Answer) -> None:
     """Assert that ids, text and the reason of the end agree, and that every index came once, in order."""
-    assert answer.ids == expected.ids
+    assert answer.ids == expected.ids, (answer.finish_reason, answer.meta_info)
     assert answer.text == expected.text
     assert answer.finish_reason == expected.finish_reason
     assert answer.meta_info["completion_tokens"] == expected.meta_info["completion_tokens"]
@@ -107,6 +111,17 @@ def assert_empty(pair) -> None:
     """Both workers hold nothing: no request, no KV slot, no metadata slot, and the cache can be flushed."""
     for server in (pair.prefill, pair.decode):
         idle.wait_idle(server.url)
+
+
+def nothing_is_left(pair) -> None:
+    """End every fault of the rig; then both workers must end empty, and the next 20 requests be right."""
+    if pair.control is not None:
+        pair.control.set()
+        pair.fail_polls(0)
+    pair.set_link(None)
+    pair.hold.release()
+    assert_empty(pair)
+    next_requests_are_right(pair)
 
 
 def ended_in_error(answer: client.Answer) -> bool:

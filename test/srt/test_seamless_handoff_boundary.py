@@ -17,9 +17,9 @@ rids = (f"boundary-{n}" for n in itertools.count())
 
 
 @pytest.fixture(scope="module", params=["overlap", "plain"])
-def pair(request, tmp_path_factory):
+def pair(request, oracle, tmp_path_factory):
     with run_stack(request.param == "overlap", B, tmp_path_factory.mktemp("metrics")) as running:
-        running.oracle = hs.Oracle(running.unified.url)
+        running.oracle = oracle
         yield running
 
 

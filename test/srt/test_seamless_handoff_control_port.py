@@ -32,10 +32,10 @@ rids = (f"port-{n}" for n in itertools.count())
 
 
 @pytest.fixture(scope="module")
-def pair():
+def pair(oracle):
     options = Options(env={hs.BUDGET_VARIABLE: str(BUDGET)})
-    with stack.pair(options, prefill_handoff=True, decode_handoff=True, with_unified=True) as running:
-        running.oracle = hs.Oracle(running.unified.url)
+    with stack.pair(options, prefill_handoff=True, decode_handoff=True) as running:
+        running.oracle = oracle
         running.prompts = [hs.prompt(5000 + n, 60 + 90 * n) for n in range(3)]
         running.right = running.oracle.all(running.prompts, at_once=3, max_new_tokens=TOKENS, ignore_eos=True)
         yield running

@@ -23,13 +23,13 @@ rids = (f"failure-{n}" for n in itertools.count())
 
 
 def short_times(**options):
-    return stack.pair(Options(env=ENV), prefill_handoff=True, decode_handoff=True, with_unified=True, **options)
+    return stack.pair(Options(env=ENV), prefill_handoff=True, decode_handoff=True, **options)
 
 
 @pytest.fixture(scope="module")
-def pair():
+def pair(oracle):
     with short_times() as running:
-        running.oracle = hs.Oracle(running.unified.url)
+        running.oracle = oracle
         yield running
 
 
@@ -37,12 +37,8 @@ def pair():
 def nothing_is_left(request):
     """Both workers end empty, and the next 20 requests are right."""
     yield
-    if "pair" not in request.fixturenames:
-        return
-    running = request.getfixturevalue("pair")
-    running.hold.release()
-    hs.assert_empty(running)
-    hs.next_requests_are_right(running)
+    if "pair" in request.fixturenames:
+        hs.nothing_is_left(request.getfixturevalue("pair"))
 
 
 def bridging(pair, ids, tokens=5, **sampling):
@@ -111,9 +107,9 @@ def abort_all(server):
 def test_abort_all_while_bridging(pair):
     """/abort_request of everything on D: the client's stream ends as the unified server's does, P is told."""
     prompts, sampling = [hs.prompt(4120 + n, 80) for n in range(3)], dict(max_new_tokens=500, ignore_eos=True)
-    right = client.start_generate(pair.unified.url, prompts[0], **sampling)
+    right = client.start_generate(pair.oracle.server.url, prompts[0], **sampling)
     right.wait_for_tokens(5)
-    abort_all(pair.unified)
+    abort_all(pair.oracle.server)
     reason = right.result(timeout=60).finish_reason
     assert reason["type"] == "abort"
     streams = [bridging(pair, ids, max_new_tokens=500)[0] for ids in prompts]
@@ -147,10 +143,9 @@ def test_decode_killed():
         idle.wait_idle(pair.prefill.url, timeout=LEASE_S + SILENCE_S + COMMIT_S + 30)
 
 
-def test_prefill_killed_after_the_kv_has_arrived():
+def test_prefill_killed_after_the_kv_has_arrived(oracle):
     """D takes over alone from the entries it has. One running slot keeps the second request from committing."""
     with short_times(decode_args=("--max-running-requests", "1")) as pair:
-        oracle = hs.Oracle(pair.unified.url)
         first = client.start_generate(pair.url, hs.prompt(4202, 60), max_new_tokens=2000, ignore_eos=True)
         first.wait_for_tokens(BUDGET + 10)
         ids = hs.prompt(4203, 100)

@@ -38,10 +38,10 @@ needs_links = pytest.mark.skipif(network.problem() is not None, reason=str(netwo
 
 
 @pytest.fixture(scope="module")
-def pair():
-    flags = dict(prefill_handoff=True, decode_handoff=True, with_unified=True, with_faults=True)
+def pair(oracle):
+    flags = dict(prefill_handoff=True, decode_handoff=True, with_faults=True)
     with stack.pair(Options(env=ENV), namespaces=network.problem() is None, **flags) as running:
-        running.oracle = hs.Oracle(running.unified.url)
+        running.oracle = oracle
         yield running
 
 
@@ -49,12 +49,7 @@ def pair():
 def nothing_is_left(pair):
     """Both workers end empty, and the next 20 requests are right."""
     yield
-    pair.control.set()
-    pair.fail_polls(0)
-    pair.set_link(None)
-    pair.hold.release()
-    hs.assert_empty(pair)
-    hs.next_requests_are_right(pair)
+    hs.nothing_is_left(pair)
 
 
 def mixed_requests() -> list[tuple[list[int], int, int]]:

@@ -43,14 +43,14 @@ def test_unsupported_options_are_refused_with_the_full_list():
 
 
 @pytest.mark.parametrize("side", ["prefill", "decode"])
-def test_flag_on_one_side_only(side):
+def test_flag_on_one_side_only(oracle, side):
     """Ordinary path, one warning, a counter: the answers are as ever."""
     flags = {f"{s}_handoff": s == side for s in ("prefill", "decode")}
-    with stack.pair(Options(), with_unified=True, **flags) as pair:
+    with stack.pair(Options(), **flags) as pair:
         for n in range(3):
             ids, sampling = hs.prompt(3000 + n, 100), dict(max_new_tokens=12, ignore_eos=True)
             answer = client.generate(pair.url, ids, **sampling)
-            assert answer.ids == client.generate(pair.unified.url, ids, **sampling).ids
+            assert answer.ids == oracle(ids, **sampling).ids
             expected = {"outcome": "ordinary", "reason": "not_opened"} if side == "decode" else None
             assert answer.meta_info.get("handoff") == expected
         warned = getattr(pair, side).log.read_text().count(f"start it with {FLAG} too")
@@ -58,11 +58,10 @@ def test_flag_on_one_side_only(side):
         hs.assert_empty(pair)
 
 
-def test_bridge_pauses_when_prefill_runs_short_of_slots():
+def test_bridge_pauses_when_prefill_runs_short_of_slots(oracle):
     """Three prompts of 800 tokens leave P 600 slots for 3 x 400 tokens: the bridges pause, nothing fails."""
     few = dict(prefill_args=("--max-total-tokens", "3000"))
-    with stack.pair(Options(), prefill_handoff=True, decode_handoff=True, with_unified=True, **few) as pair:
-        oracle = hs.Oracle(pair.unified.url)
+    with stack.pair(Options(), prefill_handoff=True, decode_handoff=True, **few) as pair:
         prompts, sampling = [hs.prompt(3100 + n, 800) for n in range(3)], dict(max_new_tokens=400, ignore_eos=True)
         pair.hold.all()
         streams = [client.start_generate(pair.url, ids, rid=next(rids), **sampling) for ids in prompts]
@@ -78,18 +77,18 @@ def test_bridge_pauses_when_prefill_runs_short_of_slots():
         hs.assert_empty(pair)
 
 
-def test_behind_mini_lb():
+def test_behind_mini_lb(oracle):
     """Upstream's Python router: /generate and chat, streamed and not, all handed over and equal to the unified server's."""
     # at 2 KiB of KV per token a chat's prompt of 36 tokens takes 0.3 s
     link = dict(router="mini_lb", link_mbit=2, decode_args=("--enable-metrics",))
-    with stack.pair(Options(), prefill_handoff=True, decode_handoff=True, with_unified=True, **link) as pair:
-        oracle, sampling = hs.Oracle(pair.unified.url), dict(max_new_tokens=200, ignore_eos=True)
+    with stack.pair(Options(), prefill_handoff=True, decode_handoff=True, **link) as pair:
+        sampling = dict(max_new_tokens=200, ignore_eos=True)
         for stream in (True, False):
             ids = hs.prompt(3200 + stream, 150)
             answer = client.generate(pair.url, ids, stream=stream, **sampling)
             assert answer.ids == oracle(ids, **sampling).ids
             text = f"Behind another router, {stream}."
-            right = client.chat(pair.unified.url, text, max_tokens=40, stream=False, ignore_eos=True)
+            right = client.chat(oracle.server.url, text, max_tokens=40, stream=False, ignore_eos=True)
             answer = client.chat(pair.url, text, max_tokens=40, stream=stream, ignore_eos=True)
             assert (answer.text, answer.finish_reason) == (right.text, right.finish_reason)
         # the server's own request at its start takes the ordinary path

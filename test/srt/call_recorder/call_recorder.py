@@ -26,7 +26,11 @@ def register() -> None:
         role = scheduler.disaggregation_mode.value
         record_batches(scheduler, open(directory / f"batches.{role}", "a", buffering=1))
         record_calls(open(directory / f"calls.{role}", "a", buffering=1))
-        return original(scheduler, *args, **kwargs)
+        try:
+            return original(scheduler, *args, **kwargs)
+        finally:
+            # how far it gets on its way out is a matter of time: it may be killed first
+            sys.setprofile(None)
 
     HookRegistry.register("sglang.srt.managers.scheduler.Scheduler.run_event_loop", run_event_loop, HookType.AROUND)
 

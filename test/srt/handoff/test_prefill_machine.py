@@ -160,6 +160,7 @@ TABLE = {
     **{(s, e): C for s in ("bridging", "paused", "paused by lease", "sealed", "ended") for e in ("commit", "commit below the end")},
     **{(s, e): A for s in ("bridging", "paused", "paused by lease", "sealed", "ended") for e in ("abort", "peer aborts")},
     **{(s, "peer is done"): F for s in ("bridging", "paused", "paused by lease", "sealed", "ended")},
+    ("finished", "abort"): A,
     # A hold is only noted where nothing is generated any more.
     **{(s, "hold"): state for s, state in (("committed", C), ("finished", F), ("aborted", A))},
 }  # fmt: skip
@@ -438,6 +439,13 @@ def test_a_side_that_ended_well_needs_no_more_words(end):
     for message in (seal(), ack(3), commit(3), resume(2, 4)):
         assert end().receive(NOW, message) == []
     assert end().tick(T0 + 99) == []
+
+
+def test_an_abort_here_after_the_end_is_told_too():
+    """The transfer may still be under way, and ends with it."""
+    machine = finished()
+    assert machine.abort(NOW, AbortReason.CLIENT) == [Abort(ROOM, NONCE, AbortReason.CLIENT)]
+    assert machine.receive(NOW, ack(3)) == [Abort(ROOM, NONCE, AbortReason.CLIENT)], "until D knows"
 
 
 # ---------------------------------------------------------------------------- resume

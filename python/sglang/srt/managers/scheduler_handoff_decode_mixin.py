@@ -96,6 +96,8 @@ class SchedulerHandoffDecodeMixin:
                 self._opened_once = True
                 session.record.opened(machine.prefill_us / 1e3)
             tokens = machine.take_relay()
+            if not tokens and machine.kv_lost(self.handoff.now):
+                self._fail_transfer(session.request)
             if not tokens or req.finished():
                 continue
             req.cached_tokens = machine.cached_tokens

@@ -18,9 +18,11 @@ from typing import Callable, Dict, Iterator, Tuple
 
 from . import schedulers
 from .scenario import FAULTS, ONE_MESSAGE, P_GOES_ON
-from .world import GONE, KV_ACTIVE, KV_DONE, KV_DRAINING, KV_FAILED, LOST, ORDINARY, OWN, QUEUE, RUNNING, World
+from .world import GONE, KV_ACTIVE, KV_DONE, KV_DRAINING, KV_ENDING, KV_FAILED, KV_SILENT, LOST, ORDINARY, OWN, QUEUE, RUNNING, World
 
 Event = Tuple
+# States of D in which a request is upstream's alone, and waits for a transfer as long as without the flag.
+WITHOUT_HANDOFF = ("offered", "aborted")
 # A stalled worker's queue: what comes on top is dropped, as at the socket's high-water mark.
 STALLED_QUEUE = 2
 
@@ -95,8 +97,10 @@ def _of_request(world: World, number: int, request) -> Iterator[Event]:
         yield ("P steps", number)
     if request.kv == KV_ACTIVE:
         yield ("KV arrives", number)
-    elif request.kv == KV_DRAINING:
+    elif request.kv in _DRAINED:
         yield ("transfer drained", number)
+    elif request.kv == KV_SILENT and request.d and world.d(request).state in WITHOUT_HANDOFF:
+        yield ("upstream waited long enough", number)
 
 
 def faults(world: World) -> Iterator[Event]:
@@ -144,7 +148,7 @@ def _all_faults(world: World) -> Iterator[Event]:
             yield ("round fails for good", number)
         if request.place != GONE and request.outcome == RUNNING and world.d_awake:
             yield ("client aborts", number)
-        if request.p and request.p_kept and world.p_awake and not world.p(request).done:
+        if request.p and request.p_kept and world.p_awake and (request.kv == KV_ACTIVE or not world.p(request).done):
             yield ("P aborts", number)
     if any(request.p_kept for request in world.requests):
         yield ("P restarts",)
@@ -294,6 +298,13 @@ def _kv(before: int, after: int, cut: int = 0) -> Callable:
     return do
 
 
+_DRAINED = {KV_DRAINING: KV_FAILED, KV_ENDING: KV_SILENT}
+
+
+def _drained(world: World, request) -> None:
+    request.kv = _DRAINED[request.kv]
+
+
 def _round_fails(world: World, request) -> None:
     world.call_d(request, "round_failed")
 
@@ -308,7 +319,7 @@ def _p_restarts(world: World) -> None:
     """A new process: no session, no rows. What D says to it meets nobody."""
     for request in world.requests:
         request.p = request.p_kept = request.p_rows = request.p_step = 0
-        if request.kv in (KV_ACTIVE, KV_DRAINING):
+        if request.kv not in (KV_FAILED, KV_DONE):
             request.kv, request.kv_cut = KV_FAILED, 1
     world.p_awake, world.p_tick, world.p_pool = 1, 0, 1
 
@@ -320,7 +331,7 @@ def _d_restarts(world: World) -> None:
             if request.outcome == RUNNING:
                 request.outcome = LOST
         request.d = request.d_peer = request.d_kept = request.d_rows = 0
-        if request.kv in (KV_ACTIVE, KV_DRAINING):
+        if request.kv not in (KV_FAILED, KV_DONE):
             request.kv, request.kv_cut = KV_FAILED, 1
     world.d_awake, world.d_tick, world.d_pool, world.d_slot = 1, 0, 1, 1
 
@@ -339,7 +350,8 @@ _DO: Dict[str, Callable] = {
     "D decodes on": _on_request(schedulers.decode_on),
     "D has waited for slots": _on_request(schedulers.give_back),
     "KV arrives": _on_request(_kv(KV_ACTIVE, KV_DONE)),
-    "transfer drained": _on_request(_kv(KV_DRAINING, KV_FAILED)),
+    "transfer drained": _on_request(_drained),
+    "upstream waited long enough": _on_request(_kv(KV_SILENT, KV_FAILED)),
     "channel back": _set("channel", 1),
     "P wakes": _set("p_awake", 1),
     "D wakes": _set("d_awake", 1),

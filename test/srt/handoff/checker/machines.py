@@ -46,6 +46,7 @@ class Facts(NamedTuple):
     round_to: Optional[int] = None
     alone: bool = False
     hopeless: bool = False
+    kv_lost: bool = False
     kv_here: bool = False
 
 
@@ -227,5 +228,5 @@ def _facts(role: str, machine: Any) -> Facts:
         return Facts(*shared, may_generate=machine.may_generate(now), budget=machine.budget, holds=frozenset(machine.holds))
     return Facts(
         *shared, relayed=machine.relayed, replayed=machine.replayed, round_to=machine._round_to, alone=machine.alone,
-        hopeless=machine.hopeless(now), kv_here=machine.kv_here,
+        hopeless=machine.hopeless(now), kv_lost=machine.kv_lost(now), kv_here=machine.kv_here,
     )  # fmt: skip

@@ -206,6 +206,21 @@ MUTANTS = (
         world=faults("D restarts"),
     ),
     Mutant(
+        "D waits for a transfer that was aborted on P", ("TERMINATES",),
+        on_d("if message.reason is AbortReason.CLIENT and not self.kv_here and self._aborted_on_p_at is None:", "if False:"),
+        world=faults("P aborts"),
+    ),
+    Mutant(
+        "D does not ask after a silent P", ("TERMINATES",),
+        on_d("            return self._ask_after_p(now)\n", "            return []\n"),
+        world=faults("P aborts", "drop", number=2, budget=2),
+    ),
+    Mutant(
+        "P does not tell of an abort after the end", ("TERMINATES",),
+        on_p("cuts = reason is AbortReason.CLIENT and self.abort_reason is not reason", "cuts = False"),
+        world=faults("P aborts", **P_CAN_FINISH),
+    ),
+    Mutant(
         "D waits for a dead P forever", ("TERMINATES",),
         on_d("        if self._p_has_stopped(now):\n            return self._take_over_alone(now)\n", ""),
         world=faults("P restarts"),

@@ -9,7 +9,7 @@ from .machines import Machines, Violation
 from .scenario import Scenario
 from .world import GONE, OUTCOMES, OWN, ORDINARY, QUEUE, RUNNING, Request, World, first_world
 
-KV = ("under way", "cut, not yet drained", "failed or given up", "here")
+KV = ("under way", "given up", "failed", "here", "given up by P", "given up by P, of which D is not told")
 SENTENCES = {
     "to P": "P takes a message",
     "P steps": "P's scheduler runs a bridge step",
@@ -18,6 +18,7 @@ SENTENCES = {
     "D has waited for slots": "D has waited long enough for KV slots",
     "KV arrives": "the prompt KV has arrived",
     "transfer drained": "the transfer that was cut has drained",
+    "upstream waited long enough": "D: upstream's own deadline for a transfer is over",
     "clock": "a tick of time passes",
     "channel back": "the channel is back",
     "P's pool has room": "P's KV pool has room again",

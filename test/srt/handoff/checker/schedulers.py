@@ -6,7 +6,7 @@ What they must never do is looked at where they do it; the rest is in ``invarian
 from __future__ import annotations
 
 from .machines import Facts, Violation
-from .world import ABORTED, ERROR, FINISHED, GONE, KV_ACTIVE, KV_DONE, KV_DRAINING, KV_FAILED
+from .world import ABORTED, ERROR, FINISHED, GONE, KV_ACTIVE, KV_DONE, KV_DRAINING, KV_ENDING, KV_FAILED, KV_SILENT
 from .world import ORDINARY, OWN, QUEUE, RUNNING, Request, World
 
 CONCLUDED = (KV_DONE, KV_FAILED)
@@ -63,7 +63,7 @@ def free_on_prefill(world: World, request: Request) -> None:
     """``handoff_keeps_prefill``: the rows go when the transfer is over, no step flies, and D needs P no more."""
     if not (request.p and request.p_kept and world.p_awake) or not may_free_on_prefill(world, request):
         return
-    if request.kv not in CONCLUDED:
+    if request.kv not in (*CONCLUDED, KV_SILENT):
         raise Violation("IMMUTABLE", "P frees the prompt's KV rows while they may still be read for the transfer")
     if request.p_step:
         raise Violation("IMMUTABLE", "P frees KV rows that a step in flight writes")
@@ -71,7 +71,7 @@ def free_on_prefill(world: World, request: Request) -> None:
 
 
 def may_free_on_prefill(world: World, request: Request) -> bool:
-    return request.kv in CONCLUDED and not request.p_step and world.p(request).done
+    return request.kv in (*CONCLUDED, KV_SILENT) and not request.p_step and world.p(request).done
 
 
 # ---------------------------------------------------------------------------- D
@@ -80,6 +80,8 @@ def look(world: World, request: Request) -> None:
     if request.place != QUEUE:
         return
     _relay(world, request)
+    if world.d(request).kv_lost:
+        _give_transfer_up(request)  # _fail_transfer
     if request.kv == KV_DONE:
         _keeps_transferred(world, request)
     elif request.kv == KV_FAILED:
@@ -241,6 +243,11 @@ def prefill_aborts(world: World, request: Request) -> None:
 
 def _cut_transfer(request: Request, by_p: bool = False) -> None:
     if request.kv == KV_ACTIVE:
-        request.kv, request.kv_cut = KV_DRAINING, 1
-    elif request.kv == KV_DONE and not by_p:
-        request.kv = KV_FAILED  # the receiver's verdict, though all has arrived
+        request.kv, request.kv_cut = KV_ENDING, 1
+    if not by_p:
+        _give_transfer_up(request)
+
+
+def _give_transfer_up(request: Request) -> None:
+    """D's receiver gives the transfer up, though all may have arrived."""
+    request.kv = {KV_ENDING: KV_DRAINING, KV_SILENT: KV_FAILED, KV_DONE: KV_FAILED}.get(request.kv, request.kv)

@@ -26,10 +26,11 @@ LOOKED_AT = {
     ("P", "_sent_at"): {"bridging", "paused", "sealed"},
     ("P", "_heard_stamp"): {"bridging", "paused", "sealed"},
     ("P", "_closed_at"): {"sealed"},
-    ("D", "_sent_at"): {"replaying", "sealing"},
+    ("D", "_sent_at"): {"relaying", "replaying", "sealing", "finished"},
     ("D", "_asked_at"): {"sealing"},
     ("D", "_echoed_at"): {"relaying", "replaying", "sealing", "draining"},
-    ("D", "_heard_at"): {"relaying", "replaying", "sealing", "draining", "relay_only"},
+    ("D", "_heard_at"): {"relaying", "replaying", "sealing", "draining", "relay_only", "finished"},
+    ("D", "_aborted_on_p_at"): {"relaying", "relay_only", "finished", "aborted"},
 }
 # Never changed after it was made, so a reference is a copy.
 FIXED = (type(None), bool, int, str, bytes, tuple, Enum)
@@ -49,10 +50,11 @@ class Snapshots:
         self.ages = {
             "P": {"_sent_at": ceil(timing.resend), "_closed_at": ceil(timing.commit)},
             "D": {
-                "_sent_at": ceil(timing.resend),
+                "_sent_at": ceil(timing.silence),
                 "_asked_at": ceil(timing.seal),
                 "_heard_at": ceil(max(timing.silence, timing.seal)),
                 "_echoed_at": ceil(timing.lease + timing.margin),
+                "_aborted_on_p_at": ceil(timing.silence),
             },
         }
         # The same for stamps: microseconds on P's clock, on P, in Append and in Ack.

@@ -10,8 +10,9 @@ from typing import Tuple
 from .machines import Facts, Machines, Violation
 from .scenario import Scenario
 
-# The prompt KV's transfer. DRAINING: given up, but P's writes may still be under way.
-KV_ACTIVE, KV_DRAINING, KV_FAILED, KV_DONE = range(4)
+# The prompt KV's transfer. DRAINING: given up, but P's writes may still be under way. ENDING, then SILENT: the same,
+# given up by P alone, of which the transfer tells D nothing.
+KV_ACTIVE, KV_DRAINING, KV_FAILED, KV_DONE, KV_ENDING, KV_SILENT = range(6)
 # Where D has the request.
 QUEUE, OWN, ORDINARY, GONE = range(4)
 # What the client has got.

@@ -121,6 +121,7 @@ class DecodeMachine:
         self._sealed: Optional[Sealed] = None
         self._room = False  # until the caller has looked
         self._resuming = False  # P has not answered in the new term
+        self._aborted_on_p_at: Optional[float] = None
 
     # ------------------------------------------------------------------ queries
     @property
@@ -145,14 +146,22 @@ class DecodeMachine:
         """Nobody will generate the rest: the request must end in an error.
 
         Either D gave up after tokens were relayed, or it has no prompt KV and P has ended
-        its log or fallen silent.
+        its log or fallen silent, or the request was aborted on P.
         """
+        if self.kv_lost(now):
+            return self.state is not DecodeState.FINISHED
         if self.state is DecodeState.ABORTED:
             return self.relayed > 0
         if self.state is not DecodeState.RELAY_ONLY:
             return False
         ended = self.log.complete and self.relayed == len(self.log)
         return ended or now - self._heard_at >= self.timing.silence
+
+    def kv_lost(self, now: float) -> bool:
+        """The request was aborted on P, and its transfer with it, of which D is not told otherwise. KV that
+        was on its way before is here by the silence timeout."""
+        at = self._aborted_on_p_at
+        return at is not None and now - at >= self.timing.silence
 
     # ------------------------------------------------------------ what to do next
     def take_relay(self) -> List[int]:
@@ -180,6 +189,7 @@ class DecodeMachine:
     # ------------------------------------------------------------------- events
     def kv_arrived(self, now: float) -> List[Message]:
         """The prompt KV is complete. Idempotent."""
+        self._aborted_on_p_at = None
         if self.kv_here or self.done:
             return []
         self.kv_here = True
@@ -260,6 +270,8 @@ class DecodeMachine:
 
     def tick(self, now: float) -> List[Message]:
         """Resends, and the way out when P is silent."""
+        if self.state in (DecodeState.RELAYING, DecodeState.FINISHED) and not self.kv_here:
+            return self._ask_after_p(now)
         if self.done or self.state is DecodeState.OFFERED:
             return []
         if self._p_has_stopped(now):
@@ -280,14 +292,12 @@ class DecodeMachine:
             if isinstance(message, Abort):
                 return []
             return [Commit(self.room, self.nonce, self.boundary)]
+        if isinstance(message, Abort):
+            return self._on_abort(now, message)
         if self.done:
-            if isinstance(message, Abort):
-                return []  # an Abort is never answered by one
             return [Abort(self.room, self.nonce, self.abort_reason or AbortReason.DONE)]
         if self.alone:
             return []  # what P logged after its lease is not part of the answer
-        if isinstance(message, Abort):
-            return self._on_abort(now, message)
         if isinstance(message, Open):
             return self._on_open(now, message)
         if self.state is DecodeState.OFFERED:
@@ -349,7 +359,11 @@ class DecodeMachine:
         return self._advance(now)
 
     def _on_abort(self, now: float, message: Abort) -> List[Message]:
-        """P has stopped and frees: D lives on what it has, once the KV is here."""
+        """P has stopped and frees: D lives on what it has, once the KV is here. Never answered by an Abort."""
+        if message.reason is AbortReason.CLIENT and not self.kv_here and self._aborted_on_p_at is None:
+            self._aborted_on_p_at = now
+        if self.done or self.alone:
+            return []
         self.end_reason, self._resuming = None, False
         if self.state is DecodeState.OFFERED or not len(self.log):
             self.state, self.abort_reason = DecodeState.ABORTED, message.reason
@@ -367,6 +381,14 @@ class DecodeMachine:
     def _ask_seal(self, now: float) -> List[Message]:
         self._sent_at = now
         return [SealRequest(self.room, self.nonce, self.term, 0)]
+
+    def _ask_after_p(self, now: float) -> List[Message]:
+        """P may have given the request up, and its transfer with it, and its Abort been lost. An Ack without a
+        stamp renews no lease, and a P that has ended says so."""
+        if self.alone or now - max(self._heard_at, self._sent_at) < self.timing.silence:
+            return []
+        self._sent_at = now
+        return [Ack(self.room, self.nonce, len(self.log), 0)]
 
     def _resume_message(self, now: float) -> List[Message]:
         self._sent_at = now

@@ -5,7 +5,7 @@
     SEALED -> BRIDGING, PAUSED      only by Resume with a higher term, if D had asked for the seal
     SEALED -> COMMITTED             D is the generator
     any -> FINISHED                 the request ended on a relayed token
-    any -> ABORTED
+    any but COMMITTED -> ABORTED
 
 P may generate in BRIDGING alone. Every method takes the time as an argument and
 returns the messages to send; an event that doesn't fit the state changes nothing.
@@ -138,8 +138,10 @@ class PrefillMachine:
             self.state = PrefillState.BRIDGING
 
     def abort(self, now: float, reason: AbortReason) -> List[Message]:
-        """P gives up."""
-        if self.done:
+        """P gives up. A request whose end is known may still be aborted here while its transfer goes on, which
+        ends with it."""
+        cuts = reason is AbortReason.CLIENT and self.abort_reason is not reason
+        if self.state is PrefillState.COMMITTED or (self.done and not cuts):
             return []
         self.state, self.abort_reason = PrefillState.ABORTED, reason
         self._sent_at = now
