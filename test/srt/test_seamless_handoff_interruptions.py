@@ -192,16 +192,25 @@ def test_room_used_again(pair):
 
 
 def test_room_used_twice_at_once(pair):
-    """Upstream's own bookkeeping is by room, so an answer may be an error; the workers survive it with nothing left."""
+    """Upstream's own bookkeeping is by room, so with the flag off too only one answer comes, to whichever of the prompts P
+    took first, and the other request waits. Its end by an abort leaves nothing."""
+    prompts, sampling = [hs.prompt(7850 + n, 40) for n in range(2)], dict(max_new_tokens=30)
     pair.hold.all()
-    streams = [ask_in_room(pair, hs.prompt(7850 + n, 40), 78, max_new_tokens=30) for n in range(2)]
+    streams = [ask_in_room(pair, ids, 78, **sampling) for ids in prompts]
     time.sleep(1)
     pair.hold.release()
+    wait_until(lambda: any(stream.answer.ended_at for stream in streams))
+    time.sleep(1)
+    assert post(pair.decode, "abort_request", abort_all=True) == 200
+    expected = [pair.oracle(ids, ignore_eos=True, **sampling).ids for ids in prompts]
+    answers = []
     for stream in streams:
         try:
-            stream.result(timeout=60)
+            answers.append(stream.result(timeout=60))
         except client.RequestFailed:
-            pass
+            continue
+    whole = [answer.ids for answer in answers if answer.finish_reason["type"] != "abort"]
+    assert whole and all(ids in expected for ids in whole)
 
 
 class Load:

@@ -94,6 +94,33 @@ def test_spoiled_messages_never_spoil_an_answer(pair, kinds, chance):
         assert ("reorder" not in kinds) or done["overtaken"] > 0
 
 
+def test_transfers_stall_and_resume(pair):
+    """Transfers under way stop, go on one by one, all stop again, and go on: late, never wrong."""
+    requests = [(hs.prompt(5130 + n, 100 + 50 * n), dict(max_new_tokens=40 + 12 * n, ignore_eos=True)) for n in range(6)]
+    names = [next(rids) for _ in requests]
+    right = [pair.oracle(ids, **sampling) for ids, sampling in requests]
+    pair.set_link(40)
+    for rid in names:
+        pair.hold.request(rid)
+    streams = [client.start_generate(pair.url, ids, rid=rid, **s) for rid, (ids, s) in zip(names, requests)]
+    for stream in streams:
+        stream.wait_for_tokens(3, timeout=60)
+    order = random.Random(1).sample(names, len(names))
+    for rid in order[:3]:
+        pair.hold.release(rid)
+        time.sleep(0.1)
+    pair.hold.all()
+    for rid in order[3:]:
+        pair.hold.release(rid)
+        time.sleep(0.1)
+    time.sleep(LEASE_S)
+    pair.hold.release()
+    for stream, expected in zip(streams, right):
+        hs.same(stream.result(timeout=60), expected)
+    outcomes = [hs.handoff(stream.answer)["outcome"] for stream in streams]
+    assert set(outcomes) <= {"committed", "finished"} and outcomes.count("committed") >= 2, outcomes
+
+
 def bridging(pair, seed: int, max_new_tokens: int = PAST_BUDGET):
     """A request that bridges while its transfer is held: (stream, rid, the right answer)."""
     ids, rid = hs.prompt(seed, 120), next(rids)
@@ -189,33 +216,6 @@ def test_kv_link_cut(pair, seconds):
         answer = stream.result(timeout=HEARTBEAT_MAX_S + SILENCE_S + SLACK_S)
         if not (may_fail and hs.ended_in_error(answer)):
             hs.same(answer, right)
-
-
-def test_transfers_stall_and_resume(pair):
-    """Transfers under way stop, go on one by one, all stop again, and go on: late, never wrong."""
-    requests = [(hs.prompt(5130 + n, 100 + 50 * n), dict(max_new_tokens=40 + 12 * n, ignore_eos=True)) for n in range(6)]
-    names = [next(rids) for _ in requests]
-    right = [pair.oracle(ids, **sampling) for ids, sampling in requests]
-    pair.set_link(40)
-    for rid in names:
-        pair.hold.request(rid)
-    streams = [client.start_generate(pair.url, ids, rid=rid, **s) for rid, (ids, s) in zip(names, requests)]
-    for stream in streams:
-        stream.wait_for_tokens(3, timeout=60)
-    order = random.Random(1).sample(names, len(names))
-    for rid in order[:3]:
-        pair.hold.release(rid)
-        time.sleep(0.1)
-    pair.hold.all()
-    for rid in order[3:]:
-        pair.hold.release(rid)
-        time.sleep(0.1)
-    time.sleep(LEASE_S)
-    pair.hold.release()
-    for stream, expected in zip(streams, right):
-        hs.same(stream.result(timeout=60), expected)
-    outcomes = [hs.handoff(stream.answer)["outcome"] for stream in streams]
-    assert set(outcomes) <= {"committed", "finished"} and outcomes.count("committed") >= 2, outcomes
 
 
 @pytest.mark.parametrize("chance", [0.003, 0.2])
