@@ -5,6 +5,7 @@ One bridge joins the hosts; the rig itself sits at its address GATEWAY. Needs ro
 the process that made them: what a crashed run left behind goes away when the next one starts.
 """
 
+import ctypes
 import ipaddress
 import itertools
 import json
@@ -14,6 +15,8 @@ import shutil
 import signal
 import subprocess
 
+IN_NAMESPACE = ["ip", "netns", "exec"]  # before a namespace's name and a command
+_CLONE_NEWNET = 0x40000000
 HOSTS = {"prefill": 1, "decode": 2, "router": 3, "control": 4}  # last number of the address
 GATEWAY = 254
 # A short queue, as a switch has: a long one would let bulk transfers delay every other message by seconds.
@@ -22,6 +25,7 @@ BURST, LATENCY = "16kb", "20ms"
 NOBODY = "02:00:00:00:00:00"
 _NAME = re.compile(r"^(rig(\d+)n\d+)[a-z]*$")
 _count = itertools.count(1)
+_libc = ctypes.CDLL(None, use_errno=True)
 _open: set[str] = set()  # bridges of this process
 
 
@@ -37,6 +41,17 @@ def problem() -> str | None:
     if missing:
         return f"{' and '.join(missing)} not found: apt-get install iproute2"
     return None
+
+
+def enter(namespace: str) -> None:
+    """Move the calling thread, and what it starts, into a network namespace.
+
+    Raises:
+        OSError: there is none of this name, or the process isn't root's.
+    """
+    with open(f"/run/netns/{namespace}") as file:
+        if _libc.setns(file.fileno(), _CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), f"can't enter the network namespace {namespace}")
 
 
 class Network:
@@ -76,7 +91,7 @@ class Network:
 
     def command(self, host: str, command: list[str]) -> list[str]:
         """Return the command line that runs `command` on `host`. The process keeps its id: nothing stays in between."""
-        return ["ip", "netns", "exec", self._namespace(host), *command]
+        return [*IN_NAMESPACE, self._namespace(host), *command]
 
     def set_rate(self, mbit: float | None) -> None:
         """Let what leaves the prefill host pass at `mbit` Mbit/s from now on; None: not limited."""
@@ -176,7 +191,7 @@ def _unused_subnet() -> ipaddress.IPv4Network:
 
 
 def _in(namespace: str, *command: str) -> list[str]:
-    return ["ip", "netns", "exec", namespace, *command]
+    return [*IN_NAMESPACE, namespace, *command]
 
 
 def _run(*command: str) -> str:

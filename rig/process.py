@@ -10,6 +10,8 @@ import time
 import urllib.error
 import urllib.request
 
+from rig import warm
+
 TAIL_LINES, TAIL_WIDTH = 40, 300
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -23,7 +25,8 @@ class NotReady(TimeoutError):
     """A process didn't answer its health check in time. The message shows the tail of its log."""
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """Let the kernel kill the calling process when the thread that made it ends."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -38,14 +41,19 @@ class Process:
         ready_after: seconds from the start until `wait_ready` saw it ready; None before.
     """
 
-    def __init__(self, name: str, command: list[str], log: pathlib.Path, env: dict[str, str] | None = None):
+    def __init__(
+        self, name: str, command: list[str], log: pathlib.Path, env: dict[str, str] | None = None, *, forked: bool = False
+    ):
         """Start `command` with the variables of `env` on top of the environment.
+
+        Args:
+            forked: fork it from `rig.warm`, if the command fits.
 
         Raises:
             RuntimeError: not called from the main thread. The kernel ends a child when the *thread* that made it ends.
         """
         self.name, self.command, self.log = name, command, pathlib.Path(log)
-        self._env = env or {}
+        self._env, self._forked = env or {}, forked and warm.fits(command)
         self.log.parent.mkdir(parents=True, exist_ok=True)
         self._start("wb")
 
@@ -62,16 +70,20 @@ class Process:
     def _start(self, log_mode: str) -> None:
         if threading.current_thread() is not threading.main_thread():
             raise RuntimeError(f"start {self.name} from the main thread: a child dies together with the thread that started it")
+        env = os.environ | self._env
         with open(self.log, log_mode) as out:
-            self._popen = subprocess.Popen(
-                self.command,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                env=os.environ | self._env,
-                start_new_session=True,
-                preexec_fn=_die_with_parent,
-            )
+            if self._forked:
+                self._popen = warm.Popen(self.command, out, env, die_with_parent)
+            else:
+                self._popen = subprocess.Popen(
+                    self.command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                    env=env,
+                    start_new_session=True,
+                    preexec_fn=die_with_parent,
+                )
         self.pid = self._popen.pid
         self.started_at = time.monotonic()
         self.ready_after: float | None = None

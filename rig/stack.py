@@ -116,7 +116,8 @@ def unified(options: Options = Options(), folder: pathlib.Path | None = None):
 def start_unified(cleanup: contextlib.ExitStack, options: Options, folder: pathlib.Path) -> Server:
     """Start a unified server, leaving its end to `cleanup`, and return it without waiting for its health."""
     url = f"http://{LOOPBACK}:{ports.free_port()}"
-    return _start(cleanup, "unified", servers.worker_command(options, url), url, folder, servers.worker_env(options, url))
+    env = servers.worker_env(options, url)
+    return _start(cleanup, "unified", servers.worker_command(options, url), url, folder, env, options.fast_start)
 
 
 @contextlib.contextmanager
@@ -166,7 +167,8 @@ def pair(
         bootstrap_port = ports.free_port()
 
         def start(host: str, command: list[str], env: dict[str, str]) -> Server:
-            return _start(cleanup, host, network.command(host, command) if network else command, url[host], folder, env)
+            command = network.command(host, command) if network else command
+            return _start(cleanup, host, command, url[host], folder, env, options.fast_start and host in ("prefill", "decode"))
 
         control, poll_failures = None, folder / "poll_failures"
         if with_faults:
@@ -208,7 +210,7 @@ def pair(
                 server.process.ask_to_stop()
 
 
-def _start(cleanup: contextlib.ExitStack, name: str, command: list[str], url: str, folder: pathlib.Path, env: dict[str, str]):
-    process = Process(name, command, folder / f"{name}.log", env)
+def _start(cleanup: contextlib.ExitStack, name: str, command: list[str], url: str, folder: pathlib.Path, env: dict[str, str], forked: bool):
+    process = Process(name, command, folder / f"{name}.log", env, forked=forked)
     cleanup.callback(process.stop)
     return Server(url, process)
