@@ -12,7 +12,9 @@ import json
 import socket
 import threading
 import time
+import urllib.error
 import urllib.parse
+import urllib.request
 from collections.abc import Iterable, Sequence
 
 TIMEOUT_S = 180
@@ -266,3 +268,13 @@ def generate_all(url: str, prompts: Iterable[str | Sequence[int]], *, at_once: i
     """Send every prompt to /generate, at most `at_once` under way at a time, and return the answers in their order."""
     with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
         return list(pool.map(lambda prompt: generate(url, prompt, **options), prompts))
+
+
+def command(url: str, path: str, **body) -> int:
+    """POST a command such as "abort_request" or "pause_generation" to a worker and return the status."""
+    request = urllib.request.Request(f"{url}/{path}", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return response.status
+    except urllib.error.HTTPError as error:
+        return error.code

@@ -1,10 +1,8 @@
 """Failures of the real system: rows of the protocol's failure table, each ending with the survivors empty and at work."""
 
 import itertools
-import json
 import threading
 import time
-import urllib.request
 
 import pytest
 from sglang.test.ci.ci_register import register_cpu_ci
@@ -98,22 +96,16 @@ def test_worker_frozen_while_bridging(pair, side, seconds):
     hs.same(stream.result(), pair.oracle(ids, max_new_tokens=150, ignore_eos=True))
 
 
-def abort_all(server):
-    body = json.dumps({"abort_all": True}).encode()
-    request = urllib.request.Request(f"{server.url}/abort_request", body, {"Content-Type": "application/json"})
-    urllib.request.urlopen(request, timeout=10).close()
-
-
 def test_abort_all_while_bridging(pair):
     """/abort_request of everything on D: the client's stream ends as the unified server's does, P is told."""
     prompts, sampling = [hs.prompt(4120 + n, 80) for n in range(3)], dict(max_new_tokens=500, ignore_eos=True)
     right = client.start_generate(pair.oracle.server.url, prompts[0], **sampling)
     right.wait_for_tokens(5)
-    abort_all(pair.oracle.server)
+    client.command(pair.oracle.server.url, "abort_request", abort_all=True)
     reason = right.result(timeout=60).finish_reason
     assert reason["type"] == "abort"
     streams = [bridging(pair, ids, max_new_tokens=500)[0] for ids in prompts]
-    abort_all(pair.decode)
+    client.command(pair.decode.url, "abort_request", abort_all=True)
     for stream, ids in zip(streams, prompts):
         answer = stream.result(timeout=60)
         assert answer.finish_reason == reason

@@ -4,12 +4,9 @@ Each happens to requests in every phase of the handoff at once, and ends with bo
 """
 
 import concurrent.futures
-import json
 import random
 import threading
 import time
-import urllib.error
-import urllib.request
 
 import pytest
 from sglang.test.ci.ci_register import register_cpu_ci
@@ -66,33 +63,23 @@ class Phases:
         return [self.bridging, self.replaying, self.sealed, *self.committed]
 
 
-def post(server, path: str, **body) -> int:
-    """POST to a worker and return the status."""
-    request = urllib.request.Request(f"{server.url}/{path}", json.dumps(body).encode(), {"Content-Type": "application/json"})
-    try:
-        with urllib.request.urlopen(request, timeout=60) as response:
-            return response.status
-    except urllib.error.HTTPError as error:
-        return error.code
-
-
 @pytest.mark.parametrize("mode", ["in_place", "retract"])
 @pytest.mark.parametrize("side", ["prefill", "decode"])
 def test_pause_and_continue(pair, side, mode):
     """A paused engine delays; nothing is lost. In place longer than every timeout."""
     server, phases = getattr(pair, side), Phases(pair, 7000)
-    assert post(server, "pause_generation", mode=mode) == 200
+    assert client.command(server.url, "pause_generation", mode=mode) == 200
     try:
         time.sleep(1)  # what was sent before has reached the clients
         before = {request: request.tokens for request in phases.all()}
-        assert post(server, "flush_cache") == 400
+        assert client.command(server.url, "flush_cache") == 400
         late = Asked(pair, 7020, 30, 10)
         pair.hold.release()
         time.sleep(hs.SILENCE_S + 0.5 if mode == "in_place" else 0.3)
         went_on = {request for request, tokens in before.items() if request.tokens != tokens}
         assert late.tokens == 0 and not (went_on and side == "decode")
     finally:
-        assert post(server, "continue_generation") == 200
+        assert client.command(server.url, "continue_generation") == 200
     records = {request: request.is_right() for request in [*phases.all(), late]}
     # P says nothing more: once D has a slot it takes over by itself
     assert phases.bridging not in went_on or records[phases.bridging]["alone"]
@@ -111,10 +98,10 @@ def test_retract_while_replays_are_in_flight(pair):
     asking.start()
     for _ in range(25):
         asking.join(draw.uniform(0.02, 0.2))
-        assert post(pair.decode, "pause_generation", mode="retract") == 200
+        assert client.command(pair.decode.url, "pause_generation", mode="retract") == 200
         # D asks again for a retracted request's KV in its old room: P must have left that first
         time.sleep(0.3)
-        assert post(pair.decode, "continue_generation") == 200
+        assert client.command(pair.decode.url, "continue_generation") == 200
     asking.join(120)
     for answer, right in zip(answers, expected, strict=True):
         hs.same(answer, right)
@@ -127,10 +114,10 @@ def test_abort_of_everything(pair, side, how):
     the others."""
     server, phases = getattr(pair, side), Phases(pair, 7200)
     if how == "abort_request":
-        assert post(server, "abort_request", abort_all=True) == 200
+        assert client.command(server.url, "abort_request", abort_all=True) == 200
     else:
-        assert post(server, "pause_generation", mode="abort") == 200
-        assert post(server, "continue_generation") == 200
+        assert client.command(server.url, "pause_generation", mode="abort") == 200
+        assert client.command(server.url, "continue_generation") == 200
     aborted_at = time.monotonic()
     pair.hold.release()  # a transfer that is held can't be told that it is over
     in_flight, others = [phases.bridging, phases.sealed], [phases.replaying, *phases.committed]
@@ -142,13 +129,13 @@ def test_abort_of_everything(pair, side, how):
 def test_flush_is_refused_while_a_request_lives(pair):
     """In every phase on both workers; P, which needs no request of a D that generates, may flush then."""
     phases = Phases(pair, 7300)
-    assert [post(server, "flush_cache") for server in (pair.prefill, pair.decode)] == [400, 400]
+    assert [client.command(server.url, "flush_cache") for server in (pair.prefill, pair.decode)] == [400, 400]
     pair.hold.release()
     for request in phases.all():
         request.is_right()
     committed = Asked(pair, 7320, 30, BUDGET + 300, wait_for=BUDGET + 10)
     idle.wait_idle(pair.prefill.url)
-    assert post(pair.decode, "flush_cache") == 400 and committed.runs
+    assert client.command(pair.decode.url, "flush_cache") == 400 and committed.runs
     committed.is_right()
 
 
@@ -201,7 +188,7 @@ def test_room_used_twice_at_once(pair):
     pair.hold.release()
     wait_until(lambda: any(stream.answer.ended_at for stream in streams))
     time.sleep(1)
-    assert post(pair.decode, "abort_request", abort_all=True) == 200
+    assert client.command(pair.decode.url, "abort_request", abort_all=True) == 200
     expected = [pair.oracle(ids, ignore_eos=True, **sampling).ids for ids in prompts]
     answers = []
     for stream in streams:

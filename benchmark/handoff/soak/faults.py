@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import time
-import urllib.request
 from collections import Counter
 
+from rig import client
 from rig.stack import Pair
 
 from .plan import Round
@@ -46,9 +45,7 @@ class Faults:
 
     def abort(self, **body: object) -> None:
         """Ask D to abort: ``rid=...`` or ``abort_all=True``."""
-        data = json.dumps(body).encode()
-        request = urllib.request.Request(f"{self.pair.decode.url}/abort_request", data, {"Content-Type": "application/json"})
-        urllib.request.urlopen(request, timeout=30).close()
+        client.command(self.pair.decode.url, "abort_request", **body)
 
     def _freeze(self, side: str, seconds: float) -> None:
         process = getattr(self.pair, side).process
