@@ -17,6 +17,7 @@ import IPython  # noqa: E402, F401
 import mistral_common  # noqa: E402, F401
 import openai  # noqa: E402, F401
 import requests  # noqa: E402, F401
+import setproctitle  # noqa: E402
 import tiktoken  # noqa: E402, F401
 import torch._dynamo  # noqa: E402, F401
 import torch.distributed.tensor  # noqa: E402, F401
@@ -34,5 +35,7 @@ import zmq  # noqa: E402, F401
 
 from rig.process import die_with_parent  # noqa: E402
 
+# it learns where the title lies only while argv and environ are as the kernel put them
+setproctitle.getproctitle()
 # the library's fork server would live as long as its children
 die_with_parent()

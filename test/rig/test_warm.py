@@ -43,6 +43,11 @@ def test_torch_is_there_already(tmp_path):
     assert ended(forked(tmp_path, "timeit", *SAY, "import sys; print('torch' in sys.modules, 'sglang' in sys.modules)")).startswith("True False")
 
 
+def test_its_title_can_be_set_as_schedulers_do(tmp_path):
+    show = "import setproctitle; setproctitle.setproctitle('a scheduler'); print(open('/proc/self/cmdline').read().strip(chr(0)))"
+    assert ended(forked(tmp_path, "timeit", *SAY, show)).startswith("a scheduler\n")
+
+
 def test_an_error_is_in_the_log_and_the_code(tmp_path):
     process = forked(tmp_path, "timeit", *SAY, "import os; os._exit(3)")
     wait_ended(process.pid, timeout=60)
