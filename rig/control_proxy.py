@@ -47,12 +47,13 @@ class Direction:
     """Decides on the messages of one direction. Does no I/O.
 
     Attributes:
-        counts: passed (sent on, copies too), drop, double, delay, reorder, and overtaken: sent after a later one.
+        counts: passed (sent on, copies too), drop, double, delay, reorder, overtaken: sent after a later one, and
+            full: lost since the worker's queue had no place, without a fault of ours.
     """
 
     def __init__(self, name: str):
         self._name = name
-        self.counts = dict.fromkeys(("passed", "drop", "double", "delay", "reorder", "overtaken"), 0)
+        self.counts = dict.fromkeys(("passed", "drop", "double", "delay", "reorder", "overtaken", "full"), 0)
         self._waiting: list[tuple[float, int, int, bytes]] = []
         self._copies, self._arrived, self._newest_sent = itertools.count(), itertools.count(), -1
         self.set(Faults())
@@ -160,7 +161,7 @@ def run(directory: pathlib.Path, endpoints: dict[str, str]) -> None:
                 try:
                     outward[name].send(frame, zmq.NOBLOCK)
                 except zmq.Again:
-                    direction.counts["drop"] += 1  # the worker's queue is full: lost, as there
+                    direction.counts["full"] += 1
                 busy = True
         if busy:
             both = [direction.counts for direction in directions.values()]

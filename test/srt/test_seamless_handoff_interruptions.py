@@ -119,6 +119,8 @@ def test_abort_of_everything(pair, side, how):
         assert client.command(server.url, "pause_generation", mode="abort") == 200
         assert client.command(server.url, "continue_generation") == 200
     aborted_at = time.monotonic()
+    if side == "prefill":  # which takes it up when it can
+        wait_until(lambda: not idle.loads(pair.prefill.url)["disaggregation"]["prefill_inflight_queue_reqs"])
     pair.hold.release()  # a transfer that is held can't be told that it is over
     in_flight, others = [phases.bridging, phases.sealed], [phases.replaying, *phases.committed]
     assert [request.ended_early() for request in in_flight] == [True, True]

@@ -400,7 +400,8 @@ def check_prefill(machine, now, tokens, before):
     assert machine.state in OPEN_STATES or not machine.may_generate(now)
     assert machine.log.closed_at in (None, len(machine.log))
     term, state = before.get(machine.nonce, (0, None))
-    assert machine.term >= term and (state not in P_ENDS or machine.state is state)
+    own_abort = (state, machine.state, machine.abort_reason) == (PrefillState.FINISHED, PrefillState.ABORTED, m.AbortReason.CLIENT)
+    assert machine.term >= term and (state not in P_ENDS or machine.state is state or own_abort)
     before[machine.nonce] = machine.term, machine.state
 
 
