@@ -27,8 +27,6 @@ from handoff_upstream_kits import KITS, LEFT_OUT, Case
 from rig import client, servers, stack
 from rig.stack import Options
 
-# Each half was seen on its own, the file not yet as a whole, nor its time: not part of `make test` until then.
-ON_DEMAND = pytest.mark.skipif("UPSTREAM_KITS" not in os.environ, reason="UPSTREAM_KITS=1 runs the kits, =all the slow ones too")
 register_cpu_ci(est_time=150, suite="stage-b-test-cpu")
 
 WAITING_S, RUNNING_S = 1, 5
@@ -180,7 +178,7 @@ def said(response) -> str:
 
 
 @pytest.fixture(scope="module")
-def arms(request, tmp_path_factory):
+def arms(request, oracle, tmp_path_factory):
     """The same stack with the flag off and on."""
     kind = request.param
     with contextlib.ExitStack() as cleanup:
@@ -194,12 +192,11 @@ def arms(request, tmp_path_factory):
                 prefill_env={"PROMETHEUS_MULTIPROC_DIR": str(tmp_path_factory.mktemp("metrics"))},
                 router_args=ROUTER_ARGS,
                 link_mbit=LINK_MBIT[kind],
-                with_unified=kind == "tiny" and not on,
             )
             setattr(found, name, Arm(cleanup.enter_context(pair), kind))
             # the first request of a worker is slow, and some kits abort or pause after a second
             client.generate(getattr(found, name).pair.url, hs.prompt(5001, 5), max_new_tokens=16)
-        found.off.unified = found.on.unified = found.off.pair.unified
+        found.off.unified = found.on.unified = oracle.server
         yield found
 
 
@@ -219,7 +216,6 @@ RUNNING = [
 
 
 @pytest.mark.real
-@ON_DEMAND
 @pytest.mark.parametrize("arms, kit, mixin, test, case", RUNNING, indirect=["arms"], scope="module")
 def test_kit(arms, kit, mixin, test, case):
     taken_over = arms.on.taken_over()
@@ -238,7 +234,6 @@ def test_kit(arms, kit, mixin, test, case):
 
 
 @pytest.mark.real
-@ON_DEMAND
 @pytest.mark.parametrize("arms", ["tiny"], indirect=True, scope="module")
 def test_running_timeout_is_not_for_the_bridge(arms):
     """A transfer that takes longer than the running timeout: P goes on, as the transfer does with the flag off."""
@@ -256,7 +251,6 @@ def test_running_timeout_is_not_for_the_bridge(arms):
 
 
 @pytest.mark.real
-@ON_DEMAND
 @pytest.mark.parametrize("arms", ["text"], indirect=True, scope="module")
 def test_stop_regex_on_completions(arms):
     """The half of the kit's test that sglang-router can serve."""
