@@ -7,6 +7,7 @@ from typing import Any, Dict, List
 
 from sglang.srt.disaggregation.handoff.decode_machine import DecodeMachine
 from sglang.srt.disaggregation.handoff.log import HandoffLog
+from sglang.srt.disaggregation.handoff.pace import SealNow
 from sglang.srt.disaggregation.handoff.messages import Message
 from sglang.srt.disaggregation.handoff.prefill_machine import PrefillMachine
 from sglang.srt.disaggregation.handoff.timing import Timing
@@ -40,7 +41,7 @@ def everything(machine: Any) -> Dict[str, Any]:
     fields = copy.deepcopy(vars(machine))
     fields.pop("rejected", None)
     for name, value in fields.items():
-        if isinstance(value, HandoffLog):
+        if isinstance(value, (HandoffLog, SealNow)):
             fields[name] = vars(value)
     return fields
 

@@ -13,6 +13,7 @@ from sglang.srt.disaggregation.handoff.decode_machine import (
     DecodeState,
 )
 from sglang.srt.disaggregation.handoff.log import HandoffLog
+from sglang.srt.disaggregation.handoff.pace import SealNow
 from sglang.srt.disaggregation.handoff.messages import (
     Abort,
     AbortReason,
@@ -816,3 +817,82 @@ def test_P_gone_meanwhile_a_resume_is_not_repeated():
     machine = resumed()
     machine.receive(NOW, abort_message())
     assert machine.alone and machine.tick(T0 + 5) == [] and not machine.hopeless(NOW)
+
+
+# ---------------------------------------------------------------------------- seal ahead
+class Ahead(SealNow):
+    """Asks P to stop so many entries past those that are here."""
+
+    def __init__(self, ahead):
+        super().__init__(2)
+        self.ahead, self.late = ahead, []
+
+    def seal_ahead(self, lag):
+        return self.ahead
+
+    def sealed(self, late):
+        self.late.append(late)
+
+
+def sealing_ahead(ahead):
+    """6 entries are here, none replayed; P is asked to stop at 6 + ahead."""
+    machine = relaying(pace=Ahead(ahead))
+    machine.kv_arrived(T0)
+    assert machine.room_ahead(T0, True) == [SealRequest(ROOM, NONCE, 1, 6 + ahead)]
+    return machine
+
+
+def test_the_last_round_runs_while_P_makes_its_last_entry():
+    machine = sealing_ahead(1)
+    assert machine.replay_range(99) == (1, 6), "all that is here: P's next entry is its last"
+    machine.round_started(6)
+    machine.receive(NOW, append(7, 17))
+    machine.receive(NOW, sealed_at(7))
+    assert machine.take_relay() == [17]
+    assert machine.state is DRAINING and machine.round_done(NOW) == [Commit(ROOM, NONCE, 7)]
+    assert machine.pace.late == [0]
+
+
+def test_the_last_round_waits_for_what_is_under_way():
+    machine = sealing_ahead(2)
+    assert machine.replay_range(99) is None
+    machine.receive(NOW, append(7, 17))
+    assert machine.replay_range(99) is None, "only relayed entries are replayed"
+    machine.take_relay()
+    assert machine.replay_range(99) == (1, 7)
+
+
+def test_P_was_further_than_it_was_asked_to_stop():
+    machine = sealing_ahead(1)
+    machine.round_started(6)
+    machine.receive(NOW, append(7, 17, 18, 19))
+    machine.receive(NOW, sealed_at(9))
+    machine.take_relay()
+    machine.round_done(NOW)
+    assert machine.replay_range(99) == (7, 8) and machine.pace.late == [2]
+
+
+@pytest.mark.parametrize("reason", [EndReason.TOKEN, EndReason.BUDGET])
+def test_P_ends_before_the_length_that_it_was_asked_for(reason):
+    """Its last entry is replayed already: the caller gives that row back."""
+    machine = sealing_ahead(1)
+    machine.round_started(6)
+    machine.receive(NOW, sealed_at(6, reason=reason))
+    assert machine.round_done(NOW) == [Commit(ROOM, NONCE, 6)] and machine.replayed == 6
+    assert machine.pace.late == [], "P did not stop because it was asked"
+
+
+def test_a_P_that_does_not_get_there_is_asked_to_stop_at_once():
+    machine = sealing_ahead(1)
+    assert machine.tick(T0 + TIMING.resend) == [SealRequest(ROOM, NONCE, 1, 0)]
+
+
+def test_a_resume_after_the_last_round_goes_on_from_there():
+    machine = sealing_ahead(1)
+    machine.round_started(6)
+    machine.round_done(NOW)
+    machine.resume(NOW)
+    assert machine.replayed == 6 and machine.replay_range(99) is None
+    machine.receive(NOW, append(7, *ids(7, 12), term=2))
+    machine.take_relay()
+    assert machine.replay_range(99) == (7, 11)

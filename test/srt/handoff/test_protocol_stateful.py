@@ -32,6 +32,7 @@ worlds = st.builds(
     overlap=st.booleans(),
     limits=st.sampled_from([(1, 9), (2,), (64,)]),
     seal_lag=st.integers(0, 4),
+    ahead=st.integers(0, 3),
     rounds=st.integers(1, 5),
 )
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from typing import TYPE_CHECKING, Any, Dict, List, Optional
+from collections import deque
+from typing import TYPE_CHECKING, Any, Deque, Dict, List, Optional, Tuple
 
 from sglang.srt.disaggregation.base import KVPoll
 from sglang.srt.disaggregation.handoff.decode_machine import (
@@ -27,6 +28,7 @@ from sglang.srt.disaggregation.handoff.metrics import (
     ORDINARY,
     RequestRecord,
 )
+from sglang.srt.disaggregation.handoff.pace import LateSeals, ReplayCost, SealAhead
 from sglang.srt.disaggregation.handoff.sessions import Session
 from sglang.srt.disaggregation.utils import DisaggregationMode
 from sglang.srt.environ import envs
@@ -41,6 +43,8 @@ logger = logging.getLogger(__name__)
 
 # What upstream's admission counts for a request whose length is not known.
 CLIP_MAX_NEW_TOKENS = envs.SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION.get()
+# Entries that may be left to replay when P is sealed at once, in tokens.
+SEAL_LAG = 8
 # Eager forward buffers of a decode worker are sized for this many tokens.
 MAX_REPLAY_TOKENS = 2048
 
@@ -54,6 +58,10 @@ class SchedulerHandoffDecodeMixin:
         kv_manager.handoff_offers = self._handoff_offers
         self._replayed_last = False
         self._opened_once = False
+        self._replay_cost, self._late_seals = ReplayCost(), LateSeals()
+        # (tokens, when launched), seconds of rank 0's clock as all ranks have heard it.
+        self._rounds_launched: Deque[Tuple[int, float]] = deque()
+        self._rounds_ended: List[Tuple[int, float]] = []
 
     # -------------------------------------------------------------- a request's way in
     def offer_handoff(self: Scheduler, decode_req: DecodeRequest) -> None:
@@ -74,6 +82,8 @@ class SchedulerHandoffDecodeMixin:
             vocab_size=self.model_config.vocab_size,
             timing=self.handoff.timing,
             max_new_tokens=req.sampling_params.max_new_tokens,
+            seal_lag=SEAL_LAG,
+            pace=SealAhead(SEAL_LAG, self._replay_cost, self._late_seals),
         )
         session = Session(decode_req, machine, None, record=RequestRecord("offered"))
         self.handoff.add(session)
@@ -89,6 +99,7 @@ class SchedulerHandoffDecodeMixin:
     # --------------------------------------------------------------------------- relay
     def relay_handoffs(self: Scheduler) -> None:
         """Give the client every logged token that has come, as if sampled here."""
+        self._note_replay_cost()
         relayed: List[Req] = []
         for session in self.handoff:
             machine, req = session.machine, session.request.req
@@ -129,6 +140,13 @@ class SchedulerHandoffDecodeMixin:
         req.time_stats.set_completion_time()
 
     # -------------------------------------------------------------------------- replay
+    def _note_replay_cost(self: Scheduler) -> None:
+        """At the first iteration after a round's result: so long a round keeps its requests from going on."""
+        for tokens, launched in self._rounds_ended:
+            self._replay_cost.took(tokens, self.handoff.now - launched)
+        self._rounds_ended.clear()
+        self.handoff.clock_wanted = False
+
     def next_replay_batch(
         self: Scheduler, running_batch: ScheduleBatch
     ) -> Optional[ScheduleBatch]:
@@ -176,6 +194,7 @@ class SchedulerHandoffDecodeMixin:
             self.spec_algorithm,
         )
         batch.prepare_for_extend()
+        self._rounds_launched.append((batch.extend_num_tokens, self.handoff.now))
         return batch
 
     def _replay_kv_room(self: Scheduler, running: List[Req]) -> int:
@@ -242,6 +261,8 @@ class SchedulerHandoffDecodeMixin:
         self: Scheduler, batch: ScheduleBatch, result: GenerationBatchResult
     ) -> None:
         """The KV of the round is written. What the model would have said is not looked at."""
+        self._rounds_ended.append(self._rounds_launched.popleft())
+        self.handoff.clock_wanted = True
         for req in batch.reqs:
             session = req.handoff
             session.in_flight -= 1
@@ -273,6 +294,7 @@ class SchedulerHandoffDecodeMixin:
             # P's Open was sent before the KV: it may lie unread since this iteration's intake.
             session.kv_seen = True
             return True
+        self.handoff.clock_wanted = True  # a round may be launched, and is timed
         if not machine.kv_here and not machine.done:
             session.record.mark("kv_arrived")
             self._check_first_token(session)
@@ -359,10 +381,15 @@ class SchedulerHandoffDecodeMixin:
         decode_req, machine = session.request, session.machine
         req, kv = decode_req.req, decode_req.req.kv
         written = len(req.origin_input_ids) + machine.boundary - 1
+        if kv.kv_allocated_len > written:
+            # P ended sooner than it was asked to, and its last entry is replayed already.
+            self.tree_cache.free_kv_row(kv, [(written, kv.kv_allocated_len)])
+            kv.kv_committed_len = kv.kv_allocated_len = written
         assert kv.kv_committed_len == kv.kv_allocated_len == written, (
             f"handoff commit of {req.rid}: KV rows {kv.kv_committed_len}, expected {written}"
         )
         decode_req.is_rebootstrap = True
+        session.record.mark("draining")  # nothing was left to drain when the seal came
         session.record.mark("committed")
         self._publish_record(session, COMMITTED)
         req.pd_rebootstrap_forced_output_id = req.output_ids.pop()

@@ -38,7 +38,7 @@ def _prefix_on_d(request, p, d) -> None:
     sealed = d.closed_at is not None and not d.alone
     if sealed and p is not None and p.term == d.term and len(p.log) > d.closed_at:
         raise Violation("PREFIX", f"P goes on to {len(p.log)} in the term that it sealed at {d.closed_at}")
-    if request.place == QUEUE and (d.relayed > len(d.log) or d.replayed >= max(1, d.relayed)):
+    if request.place == QUEUE and (d.relayed > len(d.log) or d.replayed > d.relayed):
         raise Violation("PREFIX", f"D replayed {d.replayed} and relayed {d.relayed} of {len(d.log)} entries")
 
 

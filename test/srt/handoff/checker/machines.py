@@ -58,6 +58,16 @@ class Sent(NamedTuple):
     term: int
 
 
+def ahead_of(core: SimpleNamespace, seal_lag: int, ahead: int) -> Any:
+    """``SealAhead`` as far as safety goes: which length P is asked to stop at is any length."""
+
+    class Ahead(core.SealNow):
+        def seal_ahead(self, lag: int) -> Optional[int]:
+            return ahead if lag <= self.seal_lag else None
+
+    return Ahead(seal_lag)
+
+
 class Machines:
     def __init__(self, core: SimpleNamespace, timing: Any, settle: bool = True) -> None:
         """``settle``: take machines as one that differ only in instants that nothing looks at."""
@@ -87,11 +97,12 @@ class Machines:
         said = machine.start(NOW["P"], 1, self._end(end))
         return self._keep("P", machine), self._say(machine, request, said)
 
-    def decode(self, request: int, room: int, seal_lag: int, rounds: int) -> int:
+    def decode(self, request: int, room: int, seal_lag: int, rounds: int, ahead: int) -> int:
         """D with its offer on the way."""
         machine = self.core.DecodeMachine(
             room=room, nonce=bytes([request]) * 16, prompt_len=1, fingerprint=b"same-cfg", vocab_size=100,
             timing=self.timing, max_new_tokens=100, seal_lag=seal_lag, max_rounds_before_seal=rounds,
+            pace=ahead_of(self.core, seal_lag, ahead),
         )  # fmt: skip
         return self._keep("D", machine)
 

@@ -133,6 +133,16 @@ MUTANTS = (
         world=faults("drop"),
     ),
     Mutant(
+        "D replays entries that are not here yet", ("ONCE",),
+        on_d("return before if here >= before else 0", "return before"),
+        world=NONE | {"ahead": 2},
+    ),
+    Mutant(
+        "D waits for a length that P does not reach", ("TERMINATES", "ONCE"),
+        on_d("            self._asked_length = 0  # P does not get that far\n", ""),
+        world=faults("P has no KV slot", ahead=1),
+    ),
+    Mutant(
         "D goes on after the end", ("ONCE",),
         on_d("        self.state = DecodeState.FINISHED\n", ""),
         world=NONE | P_CAN_FINISH,

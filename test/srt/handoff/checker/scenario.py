@@ -30,6 +30,7 @@ class Scenario:
         requests: 1, or 2 that share the channel, the schedulers and D's one running slot.
         overlap: P launches a step before it has the result of the one before.
         accepts: P takes part; else D's offer is never answered.
+        ahead: entries that P may still log when D asks it to stop; 0: it stops at once.
         limits: how many tokens a replay round may have, as D's pool allows.
     """
 
@@ -45,6 +46,7 @@ class Scenario:
     accepts: bool = True
     limits: tuple = (1, 9)
     seal_lag: int = 1
+    ahead: int = 0
     rounds: int = 2
 
     def p_end(self, token: int) -> Optional[str]:
@@ -70,6 +72,8 @@ FULL = (
     Scenario("P's end is the length, two faults, but no stall and nothing late", answer=3, budget=3, p_sees="LENGTH", faults=2, kinds=QUICK),
     Scenario("the first token ends the answer, two faults of any kind", answer=1, budget=1, faults=2),
     Scenario("without overlap, one fault of any kind", budget=3, overlap=False),
+    Scenario("sealed 1 ahead, one fault of any kind", ahead=1, seal_lag=2),
+    Scenario("sealed 2 ahead, two faults, but no stall and nothing late", budget=3, ahead=2, faults=2, kinds=QUICK),
     Scenario("P takes no part, two faults of any kind", accepts=False, faults=2),
     Scenario("two requests, logs of 2, no fault", answer=3, budget=2, requests=2, faults=0),
     Scenario("two requests, logs of 1, one fault", answer=2, budget=1, requests=2, kinds=SOME, limits=(9,)),
@@ -84,6 +88,8 @@ BOUNDED = (
     Scenario("only D sees the end, one fault, but no stall and nothing late", answer=2, budget=3, p_sees=None, kinds=QUICK),
     Scenario("only P sees an end, one fault, but no stall and nothing late", p_sees_at=2, kinds=QUICK),
     Scenario("the first token ends the answer, one fault of any kind", answer=1, budget=1),
+    Scenario("sealed 1 ahead, one fault, but no stall and nothing late", ahead=1, budget=3, seal_lag=2, kinds=QUICK),
+    Scenario("sealed 2 ahead, no fault", ahead=2, faults=0),
     Scenario("P takes no part, two faults of any kind", accepts=False, faults=2),
     Scenario("two requests, logs of 1, no fault", answer=2, budget=1, requests=2, faults=0),
 )  # fmt: skip

@@ -92,7 +92,7 @@ class Snapshots:
             return frozenset(value)
         if isinstance(value, int) and not isinstance(value, Enum) and abs(value) > 10_000:
             raise TypeError(f"{role}'s field {name} looks like a stamp: {value}; say when its age stops to matter")
-        if isinstance(value, FIXED) or isinstance(value, (self.core.Timing, msgspec.Struct)):
+        if isinstance(value, FIXED) or isinstance(value, (self.core.Timing, self.core.SealNow, msgspec.Struct)):
             return value
         raise TypeError(f"{role}'s field {name} holds a {type(value).__name__}: {value}; say how it is kept")
 

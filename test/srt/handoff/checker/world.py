@@ -150,7 +150,7 @@ def first_world(scenario: Scenario, machines: Machines) -> World:
         p, said = 0, ()
         if scenario.accepts:
             p, said = machines.prefill(number, room, scenario.budget, scenario.p_end(1))
-        d = machines.decode(number, room, scenario.seal_lag, scenario.rounds)
+        d = machines.decode(number, room, scenario.seal_lag, scenario.rounds, scenario.ahead)
         taking_part = int(p != 0)
         requests.append((p, d, 0, taking_part, 0, 0, 0, taking_part, 1, 0, KV_ACTIVE, 0, QUEUE, RUNNING, 0, 0))
         to_d += said

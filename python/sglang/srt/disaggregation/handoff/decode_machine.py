@@ -10,7 +10,7 @@
     any -> FINISHED | ABORTED
 
 D is the only writer to the client, so a lost, late or repeated message can delay a
-token, never double or drop one. Entry t(b) is not replayed: it is the input of D's
+token, never double or drop one. Entry t(b) need not be replayed: it is the input of D's
 first own decode step. A method returns the messages to send and takes the time as an
 argument; an event that doesn't fit the state changes nothing.
 """
@@ -36,6 +36,7 @@ from .messages import (
     Sealed,
     SealRequest,
 )
+from .pace import SealNow
 from .timing import Timing
 
 
@@ -82,12 +83,14 @@ class DecodeMachine:
         timing: Timing,
         max_new_tokens: int = MAX_COUNT,
         seal_lag: int = 8,
+        pace: Optional[SealNow] = None,
         max_rounds_before_seal: int = 4,
     ) -> None:
         """Args:
         prompt_len: tokens.
         max_new_tokens: of the request; no log is let grow longer, whatever budget P's Open states.
-        seal_lag: ask for the seal when at most this many entries are left to replay, in tokens.
+        seal_lag: entries that may be left to replay when P is sealed, in tokens.
+        pace: says when P is asked to stop, and how many entries ahead. By default at once, at ``seal_lag``.
         max_rounds_before_seal: ask for it after so many replay rounds in any case, since a
             live producer appends during every round.
         """
@@ -98,6 +101,7 @@ class DecodeMachine:
             vocab_size,
         )
         self.seal_lag, self.max_rounds_before_seal = seal_lag, max_rounds_before_seal
+        self.pace = pace or SealNow(seal_lag)
         self.max_log = max_new_tokens  # tokens; P's budget too, from its Open on
         self.log = HandoffLog()
         self.state = DecodeState.OFFERED
@@ -116,6 +120,7 @@ class DecodeMachine:
         self._round_to: Optional[int] = None  # end of the replay round in flight
         self._heard_at = 0.0
         self._asked_at: Optional[float] = None
+        self._asked_length = 0  # at which P is asked to stop; 0: at once
         self._sent_at = 0.0
         self._echoed_at = 0.0  # when P's lease was last renewed
         self._sealed: Optional[Sealed] = None
@@ -178,10 +183,7 @@ class DecodeMachine:
         """
         if self.state not in REPLAY_STATES or self.replay_in_flight:
             return None
-        # Close to the seal one round does it all: a round begun now would only delay it.
-        if self.lag <= self.seal_lag and not self.log.complete:
-            return None
-        last = min(self.relayed, len(self.log)) - 1
+        last = self._replay_to()
         if last <= self.replayed or limit < 1:
             return None
         return self.replayed + 1, min(last, self.replayed + limit)
@@ -217,7 +219,7 @@ class DecodeMachine:
 
     def round_started(self, last: int) -> None:
         """A replay round up to entry ``last`` is launched."""
-        if self.replay_in_flight or not self.replayed < last < len(self.log):
+        if self.replay_in_flight or not self.replayed < last <= max(self._replay_to(), len(self.log) - 1):
             raise ValueError(f"replay round to {last}: replayed {self.replayed}, log {len(self.log)}")
         self._round_to = last
 
@@ -264,6 +266,7 @@ class DecodeMachine:
         self.term += 1
         self.log.reopen()
         self._sealed = self.end_reason = self._asked_at = None
+        self._asked_length = 0
         self.state, self._resuming = DecodeState.REPLAYING, True
         self._room = False
         return self._resume_message(now)
@@ -281,6 +284,7 @@ class DecodeMachine:
         if now - self._sent_at < self.timing.resend:
             return []
         if self.state is DecodeState.SEALING:
+            self._asked_length = 0  # P does not get that far
             return self._ask_seal(now)
         if self._resuming:
             return self._resume_message(now)
@@ -340,6 +344,7 @@ class DecodeMachine:
             self._reject("too_long")
         if any(token >= self.vocab_size for token in ids):
             return self._reject("vocabulary")
+        before = len(self.log)
         try:
             self.log.extend(message.start, ids)
         except LogGap:
@@ -347,6 +352,8 @@ class DecodeMachine:
         except LogConflict:
             self._reject("conflict")
             return self.abort(now, AbortReason.CONFLICT)
+        if len(self.log) > before:
+            self.pace.appended(now, len(self.log) - before)
         return [*self._ack(now, message.stamp), *self._advance(now)]
 
     def _on_sealed(self, now: float, message: Sealed) -> List[Message]:
@@ -355,6 +362,8 @@ class DecodeMachine:
         if message.length < len(self.log):
             return self.abort(now, AbortReason.CONFLICT)
         self._sealed = message
+        if message.reason is EndReason.SEAL and self._asked_length:
+            self.pace.sealed(message.length - self._asked_length)
         self.log.close(message.length)
         return self._advance(now)
 
@@ -380,7 +389,7 @@ class DecodeMachine:
 
     def _ask_seal(self, now: float) -> List[Message]:
         self._sent_at = now
-        return [SealRequest(self.room, self.nonce, self.term, 0)]
+        return [SealRequest(self.room, self.nonce, self.term, self._asked_length)]
 
     def _ask_after_p(self, now: float) -> List[Message]:
         """P may have given the request up, and its transfer with it, and its Abort been lost. An Ack without a
@@ -393,6 +402,18 @@ class DecodeMachine:
     def _resume_message(self, now: float) -> List[Message]:
         self._sent_at = now
         return [Resume(self.room, self.nonce, self.term, len(self.log) + 1)]
+
+    def _replay_to(self) -> int:
+        """The entry up to which a round begun now may go, 0 for none yet."""
+        here = min(self.relayed, len(self.log))
+        if self.log.complete:
+            return here - 1
+        if self.state is DecodeState.SEALING and self._asked_length:
+            # P stops one entry after these: while it makes that, D replays them all.
+            before = self._asked_length - 1
+            return before if here >= before else 0
+        # Close to the seal one round does it all: a round begun now would only delay it.
+        return 0 if self.lag <= self.seal_lag else here - 1
 
     def _p_has_stopped(self, now: float) -> bool:
         """P can't generate any more, and what is missing will not come.
@@ -426,8 +447,12 @@ class DecodeMachine:
                 and not self._resuming
                 and not self.replay_in_flight
             ):
-                if self.lag <= self.seal_lag or self.rounds >= self.max_rounds_before_seal:
+                ahead = self.pace.seal_ahead(self.lag)
+                if ahead is None and self.rounds >= self.max_rounds_before_seal:
+                    ahead = 0
+                if ahead is not None:
                     self.state, self._asked_at = DecodeState.SEALING, now
+                    self._asked_length = len(self.log) + ahead if ahead else 0
                     return self._ask_seal(now)
         if self.state is DecodeState.DRAINING and self.log.complete:
             if self._sealed is not None and not self.alone:
@@ -435,7 +460,7 @@ class DecodeMachine:
                     return self.abort(now, AbortReason.CONFLICT)
                 self.end_reason = self._sealed.reason
             # A log of one entry needs no replay, but the client has to see it all the same.
-            replayed, relayed = self.replayed + 1 == len(self.log), self.relayed == len(self.log)
+            replayed, relayed = self.replayed + 1 >= len(self.log), self.relayed == len(self.log)
             if replayed and relayed and not self.replay_in_flight:
                 self.state = DecodeState.OWNER
                 self._sent_at = now

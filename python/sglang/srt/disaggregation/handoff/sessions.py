@@ -51,6 +51,7 @@ class SessionTable:
         self._live: Dict[bytes, Session] = {}
         self._ended: OrderedDict[bytes, Session] = OrderedDict()
         self._next_tick = now
+        self.clock_wanted = False  # something waits for the time at the next iteration
 
     def __iter__(self) -> Iterator[Session]:
         return iter(tuple(self._live.values()))
@@ -80,7 +81,7 @@ class SessionTable:
     def poll(self, now: float) -> List[HandoffInput]:
         """One input if messages have come or a tick is due, else none. Rank 0 only."""
         messages = list(self.channel.receive())
-        due = bool(self._live) and now >= self._next_tick
+        due = self.clock_wanted or (bool(self._live) and now >= self._next_tick)
         return [HandoffInput(now, messages)] if messages or due else []
 
     def handle(self, event: HandoffInput) -> None:

@@ -1,0 +1,112 @@
+"""How fast P generates and D replays, as D has seen it, and from it when P is asked to stop, and where.
+
+Wrong estimates cost time, never correctness: any length that P is asked to stop at is a right one.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Optional
+
+WEIGHT = 0.2  # of the newest observation in every average
+# An average of message delays this close above a whole token is that token.
+ROUNDING = 0.1
+# A last round this much longer than P's next token is still as good as any.
+TOLERANCE = 1.25
+
+
+class ReplayCost:
+    """What a replay round of n tokens takes: start-up + n * per-token, in seconds. One per worker.
+
+    A least-squares line through the rounds seen, older ones weighted down exponentially.
+    """
+
+    def __init__(self) -> None:
+        self.rounds = 0
+        self._n = self._s = self._nn = self._ns = 0.0  # means of n, s, n * n, n * s
+
+    def took(self, tokens: int, seconds: float) -> None:
+        """A round of ``tokens`` took ``seconds`` from its launch until its KV was known to be written."""
+        self.rounds += 1
+        weight = max(WEIGHT, 1 / self.rounds)
+        for name, value in (("_n", tokens), ("_s", seconds), ("_nn", tokens * tokens), ("_ns", tokens * seconds)):
+            mean = getattr(self, name)
+            setattr(self, name, mean + weight * (value - mean))
+
+    def seconds(self, tokens: int) -> Optional[float]:
+        """Of a round of ``tokens``; None before any round was seen."""
+        if not self.rounds:
+            return None
+        spread = self._nn - self._n * self._n
+        per_token = max(0.0, (self._ns - self._n * self._s) / spread) if spread > 0.5 else 0.0
+        start_up = max(0.0, self._s - per_token * self._n)
+        return start_up + per_token * tokens
+
+
+class SealNow:
+    """P is asked to stop at once, when at most ``seal_lag`` entries are left to replay."""
+
+    def __init__(self, seal_lag: int) -> None:
+        self.seal_lag = seal_lag
+
+    def appended(self, now: float, count: int) -> None:
+        """``count`` new entries have come."""
+
+    def sealed(self, late: int) -> None:
+        """P has stopped ``late`` entries past the length that it was asked for."""
+
+    def seal_ahead(self, lag: int) -> Optional[int]:
+        """Entries that P may still log beyond those here, when it is to be asked now: 0 to stop at once. None:
+        replay the ``lag`` entries first, P goes on."""
+        return 0 if lag <= self.seal_lag else None
+
+
+class SealAhead(SealNow):
+    """P logs its last token while D runs its last round, so that D's first own step follows both.
+
+    The last round covers all that is here, so P is asked to stop one entry later; with messages
+    under way, as many more as came too late before. While a round takes longer than P's next
+    token and would leave less to replay than it found, D replays first.
+    """
+
+    def __init__(self, seal_lag: int, cost: ReplayCost, late: LateSeals) -> None:
+        super().__init__(seal_lag)
+        self._cost, self._late = cost, late
+        self._interval: Optional[float] = None
+        self._appended_at: Optional[float] = None
+
+    def appended(self, now: float, count: int) -> None:
+        if self._appended_at is not None and count:
+            interval = (now - self._appended_at) / count
+            if self._interval is None:
+                self._interval = interval
+            else:
+                self._interval += WEIGHT * (interval - self._interval)
+        self._appended_at = now
+
+    def sealed(self, late: int) -> None:
+        self._late.seen(late)
+
+    def seal_ahead(self, lag: int) -> Optional[int]:
+        ahead = 1 + self._late.tokens
+        seconds = self._cost.seconds(lag + ahead)
+        if not self._interval or seconds is None:
+            return super().seal_ahead(lag)
+        left = seconds / self._interval + 1  # after a round that P does not wait for
+        if seconds > TOLERANCE * self._interval and left < lag / 2 and lag > self.seal_lag:
+            return None
+        return ahead
+
+
+class LateSeals:
+    """By how many entries P logs past the length asked for, since the request takes time and a step is in flight."""
+
+    def __init__(self) -> None:
+        self._mean = 0.0
+
+    @property
+    def tokens(self) -> int:
+        return ceil(self._mean - ROUNDING) if self._mean > ROUNDING else 0
+
+    def seen(self, tokens: int) -> None:
+        self._mean += WEIGHT * (max(0, tokens) - self._mean)

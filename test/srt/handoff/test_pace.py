@@ -1,0 +1,79 @@
+"""When P is asked to stop, from what D has seen."""
+
+import pytest
+
+from sglang.srt.disaggregation.handoff.pace import LateSeals, ReplayCost, SealAhead, SealNow
+
+LAG = 8
+INTERVAL = 0.010
+
+
+def ahead(start_up=None, per_token=0.0, interval=INTERVAL, late=()):
+    """A session's pace whose worker has seen replay rounds of that cost, and that has seen P's tokens."""
+    cost, seals = ReplayCost(), LateSeals()
+    for tokens in (1, 4, 16, 64) if start_up is not None else ():
+        cost.took(tokens, start_up + per_token * tokens)
+    for tokens in late:
+        seals.seen(tokens)
+    pace = SealAhead(LAG, cost, seals)
+    for n in range(5 if interval else 0):
+        pace.appended(100 + n * interval, 1)
+    return pace
+
+
+def test_the_cost_is_a_line_through_the_rounds():
+    cost = ReplayCost()
+    assert cost.seconds(5) is None
+    cost.took(8, 0.02)
+    assert cost.seconds(1) == cost.seconds(99) == pytest.approx(0.02), "one round says nothing of the slope"
+    for tokens in (2, 30, 8, 100):
+        cost.took(tokens, 0.015 + 0.001 * tokens)
+    for _ in range(60):
+        cost.took(4, 0.019), cost.took(50, 0.065)
+    assert cost.seconds(10) == pytest.approx(0.025, rel=0.02)
+
+
+def test_the_cost_follows_a_change_and_is_never_negative():
+    cost = ReplayCost()
+    for _ in range(50):
+        cost.took(4, 0.01), cost.took(40, 0.01)
+    for _ in range(30):
+        cost.took(4, 0.03), cost.took(40, 0.03)
+    assert cost.seconds(20) == pytest.approx(0.03, rel=0.05)
+    cost.took(1000, 0.0)
+    assert cost.seconds(5000) >= 0
+
+
+@pytest.mark.parametrize("pace", [SealNow(LAG), ahead(None), ahead(0.01, interval=None)])
+def test_with_nothing_known_P_is_asked_to_stop_at_once_when_little_is_left(pace):
+    assert pace.seal_ahead(LAG) == 0 and pace.seal_ahead(LAG + 1) is None
+
+
+def test_a_round_as_short_as_a_token_is_the_last_one():
+    """P makes one more token while it runs."""
+    assert ahead(INTERVAL).seal_ahead(0) == ahead(INTERVAL).seal_ahead(40) == 1
+
+
+def test_D_replays_first_while_that_leaves_less():
+    slow = ahead(0.0, per_token=0.001)  # 400 tokens: 40 of P's; 40 tokens: 4 of P's; 4: less than one
+    assert slow.seal_ahead(400) is None and slow.seal_ahead(40) is None and slow.seal_ahead(4) == 1
+
+
+def test_a_replay_that_gains_nothing_is_not_put_off():
+    """A round costs three of P's tokens however short it is: waiting makes no shorter one."""
+    assert ahead(3 * INTERVAL).seal_ahead(3) == ahead(3 * INTERVAL).seal_ahead(8) == 1
+    assert ahead(3 * INTERVAL).seal_ahead(100) is None, "but a shorter log is worth it"
+
+
+def test_requests_to_stop_that_come_too_late_are_made_sooner():
+    assert ahead(INTERVAL, late=[2] * 30).seal_ahead(4) == 3
+    assert ahead(INTERVAL, late=[0, 0, 1, 0]).seal_ahead(4) == 2
+    assert ahead(INTERVAL, late=[2] * 30 + [0] * 30).seal_ahead(4) == 1
+
+
+def test_Ps_interval_is_counted_by_entry():
+    """Three entries in one message after 30 ms: 10 ms each."""
+    pace = ahead(INTERVAL, interval=None)
+    for n in range(4):
+        pace.appended(100 + 0.03 * n, 3)
+    assert pace.seal_ahead(100) == 1
