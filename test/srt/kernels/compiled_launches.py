@@ -28,6 +28,7 @@ WARP = 32
 @dataclass(frozen=True)
 class Launch:
     kernel: triton.JITFunction
+    grid: tuple
     args: tuple
     kwargs: dict
 
@@ -35,13 +36,15 @@ class Launch:
 @dataclass(frozen=True)
 class Compiled:
     """registers: of a thread. spilled: bytes of a thread's stack. shared: bytes of a block.
-    mma: tensor core instructions. layouts: how tiles lie on threads, as the compiler names it."""
+    mma: tensor core instructions. layouts: how their tiles lie on threads, as the compiler names it, and how other
+    tiles do."""
 
     registers: int
     spilled: int
     shared: int
     mma: frozenset[str]
-    layouts: tuple[str, ...]
+    mma_layouts: tuple[str, ...]
+    other_layouts: tuple[str, ...]
 
 
 class _Recorder:
@@ -49,7 +52,7 @@ class _Recorder:
         self.kernel, self.into = kernel, into
 
     def __getitem__(self, grid):
-        return lambda *args, **kwargs: self.into.append(Launch(self.kernel, args, kwargs))
+        return lambda *args, **kwargs: self.into.append(Launch(self.kernel, grid, args, kwargs))
 
 
 @contextmanager
@@ -91,6 +94,7 @@ def compile_launch(launch: Launch, arch: int) -> Compiled:
         compiled.metadata.shared,
         frozenset(re.findall(r"(?:wgmma|tcgen05|mma)\.(?:mma_async|mma|sync)[\w.]*", compiled.asm["ptx"])),
         tuple(re.findall(r"^#\w+ = (#ttg\.\w*mma.*)$", compiled.asm["ttgir"], re.M)),
+        tuple(re.findall(r"^#\w+ = (#ttg\.(?:blocked|linear).*)$", compiled.asm["ttgir"], re.M)),
     )
 
 

@@ -1,8 +1,10 @@
 """Every tile of the short extend's table compiles for Ampere, Hopper and Blackwell, without spills, without a GPU.
 
 And the argument why a row's bits do not depend on the tile it is in: all tiles of a model shape have one layout and
-one kind of tensor core instruction. Run with -s to see the table.
+one kind of tensor core instruction. Of a Triton of another release this must be shown again. Run with -s to see the table.
 """
+
+import re
 
 import pytest
 import torch
@@ -60,7 +62,7 @@ def test_no_tile_spills_and_all_tiles_of_a_shape_are_alike(arch, size, padded):
         chunk, _ = launches(dtype, padded, block_m // 4)
         assert chunk.kwargs["BLOCK_M"] == block_m
         seen.append(check(arch, f"{dtype}, D {padded}, {block_m} x {tiles.block_n} rows", chunk))
-    assert len({(one.mma, one.layouts) for one in seen}) == 1
+    assert len({(one.mma, one.mma_layouts) for one in seen}) == 1
     # mma.sync alone: wgmma and tcgen05 take 64 rows and more, and may add up in another order
     assert all("mma.sync" in name for one in seen for name in one.mma)
     assert bool(seen[0].mma) == (size == 2)
@@ -82,6 +84,18 @@ def test_other_cases_do_not_spill(arch, what):
 
 
 @pytest.mark.parametrize("arch, dim", [(80, 128), (90, 256), (100, 64)])
-def test_the_reduce_does_not_spill(arch, dim):
-    for max_len_kv in (512, 131072):
-        check(arch, f"reduce, D {dim}, {max_len_kv} KV", launches(torch.bfloat16, dim, 8, max_len_kv=max_len_kv)[1])
+def test_the_reduce_does_not_spill_and_adds_alike_whatever_the_maximum(arch, dim):
+    """The tiles that it adds up are two-dimensional; only a one-dimensional list of chunks grows with the maximum."""
+    seen = []
+    for max_len_kv in (4096, 131072):
+        reduce = launches(torch.bfloat16, dim, 8, max_len_kv=max_len_kv)[1]
+        compiled = check(arch, f"reduce, D {dim}, {max_len_kv} tokens of KV", reduce)
+        seen.append({layout for layout in compiled.other_layouts if re.search(r"order = \[\d, \d\]", layout)})
+    assert seen[0] == seen[1] != set()
+
+
+def test_grids_come_from_shapes_and_maxima():
+    """And nothing reads a value on the device: tensors here are of the meta device and have none."""
+    chunk, reduce = launches(torch.bfloat16, 128, 8, max_len_kv=32768)
+    assert chunk.grid == (8, short.num_kv_chunks(32768), 1)
+    assert reduce.grid == (8, 32, 1)

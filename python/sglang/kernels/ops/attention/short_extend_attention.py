@@ -38,7 +38,7 @@ _REDUCE_WARPS = 4
 
 MAX_LEN_EXTEND = 64  # beyond it the KV is read too often: extend_attention_fwd's case
 _MAX_HEAD_DIM = 256
-_LOG2E = 1.4426950408889634
+_LOG2E = tl.constexpr(1.4426950408889634)
 # Finite, so that rows without a visible key give no NaN on the way; they are never stored.
 _NO_SCORE = tl.constexpr(-1.0e30)
 
@@ -113,6 +113,7 @@ def _attend_chunk_kernel(
     PER_LENGTH: tl.constexpr,
     INPUT_PRECISION: tl.constexpr,
 ):
+    tl.static_assert(FIRST_CHUNK % BLOCK_N == 0, "tiles must begin where chunks do")
     # the heads and tiles that share KV run side by side; the longest chunks start first
     tile_m = tl.program_id(0) // NUM_KV_HEADS
     kv_head = tl.program_id(0) % NUM_KV_HEADS
@@ -170,10 +171,10 @@ def _attend_chunk_kernel(
         score = tl.dot(q, tl.trans(k), input_precision=INPUT_PRECISION) * qk_scale
         if LOGIT_CAP > 0:
             # cap * tanh(score / cap), in base 2 from here on
-            tanh = 1.0 - 2.0 / (tl.exp2(score * (2 * 1.4426950408889634 / LOGIT_CAP)) + 1.0)
-            score = tanh * (LOGIT_CAP * 1.4426950408889634)
-        is_visible = keys[None, :] <= position[:, None]
-        score = tl.where(is_visible & is_key[None, :], score, float("-inf"))
+            tanh = 1.0 - 2.0 / (tl.exp2(score * (2 * _LOG2E / LOGIT_CAP)) + 1.0)
+            score = tanh * (LOGIT_CAP * _LOG2E)
+        # keys past the end are past the position of each row too
+        score = tl.where(keys[None, :] <= position[:, None], score, float("-inf"))
 
         new_max = tl.maximum(row_max, tl.max(score, 1))
         rescale = tl.exp2(row_max - new_max)
@@ -329,6 +330,12 @@ def why_unsupported(
             return f"{name} in {buffer.dtype} with queries in {q.dtype}"
         if buffer.shape[-1] > _MAX_HEAD_DIM:
             return f"{name} of head dim {buffer.shape[-1]}, more than {_MAX_HEAD_DIM}"
+        if (
+            buffer.dtype == torch.float8_e4m3fn
+            and buffer.is_cuda
+            and torch.cuda.get_device_capability(buffer.device) < (8, 9)
+        ):
+            return f"{name} in {buffer.dtype} on a GPU before sm_89"
     return None
 
 
@@ -419,7 +426,7 @@ def short_extend_attention_fwd(
     block_m = next((m for m in tiles.block_m if rows <= m), tiles.block_m[-1])
     qk_scale = (dim_qk**-0.5 if sm_scale is None else sm_scale) * k_scale
     if not logit_cap > 0:
-        qk_scale *= _LOG2E
+        qk_scale *= _LOG2E.value
     chunking = {"FIRST_CHUNK": _FIRST_CHUNK, "PER_LENGTH": _CHUNKS_PER_LENGTH}
 
     _attend_chunk_kernel[(triton.cdiv(rows, block_m) * num_kv_heads, chunks, requests)](
