@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from sglang.test.ci.ci_register import register_cpu_ci, register_cuda_ci
 
@@ -20,6 +21,7 @@ if torch.cuda.is_available():
     from short_extend_cases import *  # noqa: F403
 else:
 
+    @pytest.mark.timeout(600)
     def test_the_cases_in_the_interpreter():
         run = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", CASES],

@@ -162,7 +162,7 @@ def _attend_chunk_kernel(
         is_key = keys < end
         slot = tl.load(kv_indices + kv_begin + keys, mask=is_key, other=0).to(tl.int64)
 
-        # slots that are not ours may hold NaN, so K and V are masked too: 0 * NaN is NaN
+        # masked as V below, where it matters: other slots may hold NaN, and 0 * NaN is NaN
         k = tl.load(
             K_Buffer + slot[:, None] * stride_k_slot + kv_head * stride_k_head + dim_qk,
             mask=is_key[:, None] & is_dim_qk,
