@@ -76,7 +76,7 @@ MUTANTS = (
     ),
     Mutant(
         "D takes over alone after the seal deadline", ("ONE-GENERATOR",),
-        on_d("        if self.state is DecodeState.SEALING:\n            return self._ask_seal(now)", "        if self.state is DecodeState.SEALING:\n            return self._take_over_alone(now)"),
+        on_d("            self._asked_length = 0  # P does not get that far\n            return self._ask_seal(now)", "            return self._take_over_alone(now)"),
         world=faults("drop"),
     ),
     # ------------------------------------------------------------ the log
@@ -136,11 +136,6 @@ MUTANTS = (
         "D replays entries that are not here yet", ("ONCE",),
         on_d("return before if here >= before else 0", "return before"),
         world=NONE | {"ahead": 2},
-    ),
-    Mutant(
-        "D waits for a length that P does not reach", ("TERMINATES", "ONCE"),
-        on_d("            self._asked_length = 0  # P does not get that far\n", ""),
-        world=faults("P has no KV slot", ahead=1),
     ),
     Mutant(
         "D goes on after the end", ("ONCE",),
