@@ -57,7 +57,7 @@ def schedulers(pair) -> list[pathlib.Path]:
 
 
 def figure(process: pathlib.Path, name: str) -> int:
-    """A number of /proc/PID/status: VmRSS in kB, Threads."""
+    """A number of /proc/PID/status: RssAnon in kB, Threads."""
     return int(re.search(rf"{name}:\s+(\d+)", (process / "status").read_text())[1])
 
 
@@ -138,10 +138,10 @@ def test_broken_frames_change_nothing_and_leave_nothing(pair):
     """Answers are right, memory and threads are flat, and the logs have one line for each kind of fault."""
     processes, grown, threads = schedulers(pair), [], None
     for seed in range(ROUNDS):
-        before = [figure(p, "VmRSS") for p in processes]
+        before = [figure(p, "RssAnon") for p in processes]
         with Bridging(pair):
             at_both(pair, fuzz, seed, FRAMES)
-        grown.append([(figure(p, "VmRSS") - kb) * 1024 for p, kb in zip(processes, before)])
+        grown.append([(figure(p, "RssAnon") - kb) * 1024 for p, kb in zip(processes, before)])
         threads = threads or [figure(p, "Threads") for p in processes]
     # What is made once comes in one round or another; what leaks comes in each.
     for side, by_round in zip(("prefill", "decode"), zip(*grown)):

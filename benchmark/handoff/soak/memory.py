@@ -1,4 +1,4 @@
-"""Resident memory of the scheduler processes, and the rule by which it is flat."""
+"""Anonymous memory of the scheduler processes, and the rule by which it is flat. Pages of files come and go by themselves."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Memory:
     def sample(self, requests: int) -> int:
         """Take a sample and return it, in bytes."""
         status = pathlib.Path(f"/proc/{self._scheduler}/status").read_text()
-        resident = int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) * 1024
+        resident = int(re.search(r"RssAnon:\s+(\d+) kB", status)[1]) * 1024
         self.samples.append((requests, resident))
         return resident
 
