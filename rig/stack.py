@@ -168,7 +168,7 @@ def pair(
 
         def start(host: str, command: list[str], env: dict[str, str]) -> Server:
             command = network.command(host, command) if network else command
-            return _start(cleanup, host, command, url[host], folder, env, options.fast_start and host in ("prefill", "decode"))
+            return _start(cleanup, host, command, url[host], folder, env, options.fast_start)
 
         control, poll_failures = None, folder / "poll_failures"
         if with_faults:
@@ -210,7 +210,9 @@ def pair(
                 server.process.ask_to_stop()
 
 
-def _start(cleanup: contextlib.ExitStack, name: str, command: list[str], url: str, folder: pathlib.Path, env: dict[str, str], forked: bool):
+def _start(
+    cleanup: contextlib.ExitStack, name: str, command: list[str], url: str, folder: pathlib.Path, env: dict[str, str], forked: bool
+) -> Server:
     process = Process(name, command, folder / f"{name}.log", env, forked=forked)
     cleanup.callback(process.stop)
     return Server(url, process)

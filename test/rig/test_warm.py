@@ -16,8 +16,8 @@ SAY = "-n1", "-r1"
 SHOW = "import os, sys; print(os.environ.get('NAME'), len(os.environ), sys.argv[-1], __name__, os.getsid(0) == os.getpid())"
 
 
-def forked(tmp_path, *module: str, env=None, log="log") -> Process:
-    return Process("worker", [sys.executable, "-m", *module], tmp_path / log, env, forked=True)
+def forked(tmp_path, *module: str, env=None) -> Process:
+    return Process("worker", [sys.executable, "-m", *module], tmp_path / "log", env, forked=True)
 
 
 def ended(process: Process) -> str:
@@ -31,7 +31,7 @@ def test_the_import_path_is_a_plain_processs(tmp_path, path):
     assert ended(forked(tmp_path, "site", env={"PYTHONPATH": path})) == plain.stdout
 
 
-def test_environment_arguments_and_session_are_its_own(tmp_path, monkeypatch):
+def test_environment_arguments_and_session_are_its_own(tmp_path):
     env = {"NAME": "x", "OMP_NUM_THREADS": "1"}
     expected = subprocess.run(
         [sys.executable, "-m", "timeit", *SAY, SHOW], env=os.environ | env, capture_output=True, text=True, start_new_session=True

@@ -13,7 +13,7 @@ MIN_REQUESTS = 500
 
 
 class Memory:
-    """Samples of one worker: (requests done, resident bytes of its scheduler)."""
+    """Samples of one worker: (requests done, anonymous bytes of its scheduler)."""
 
     def __init__(self, pid: int) -> None:
         """Args: ``pid`` is the server's; its scheduler is the child of that name."""
@@ -24,9 +24,9 @@ class Memory:
     def sample(self, requests: int) -> int:
         """Take a sample and return it, in bytes."""
         status = pathlib.Path(f"/proc/{self._scheduler}/status").read_text()
-        resident = int(re.search(r"RssAnon:\s+(\d+) kB", status)[1]) * 1024
-        self.samples.append((requests, resident))
-        return resident
+        anonymous = int(re.search(r"RssAnon:\s+(\d+) kB", status)[1]) * 1024
+        self.samples.append((requests, anonymous))
+        return anonymous
 
 
 def slope(samples: List[Tuple[int, int]]) -> Optional[float]:

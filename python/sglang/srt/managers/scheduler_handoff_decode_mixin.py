@@ -28,7 +28,12 @@ from sglang.srt.disaggregation.handoff.metrics import (
     ORDINARY,
     RequestRecord,
 )
-from sglang.srt.disaggregation.handoff.pace import LateSeals, ReplayCost, SealAhead
+from sglang.srt.disaggregation.handoff.pace import (
+    SEAL_LAG,
+    LateSeals,
+    ReplayCost,
+    SealAhead,
+)
 from sglang.srt.disaggregation.handoff.sessions import Session
 from sglang.srt.disaggregation.utils import DisaggregationMode
 from sglang.srt.environ import envs
@@ -43,8 +48,6 @@ logger = logging.getLogger(__name__)
 
 # What upstream's admission counts for a request whose length is not known.
 CLIP_MAX_NEW_TOKENS = envs.SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION.get()
-# Entries that may be left to replay when P is sealed at once, in tokens.
-SEAL_LAG = 8
 # Eager forward buffers of a decode worker are sized for this many tokens.
 MAX_REPLAY_TOKENS = 2048
 
@@ -82,7 +85,6 @@ class SchedulerHandoffDecodeMixin:
             vocab_size=self.model_config.vocab_size,
             timing=self.handoff.timing,
             max_new_tokens=req.sampling_params.max_new_tokens,
-            seal_lag=SEAL_LAG,
             pace=SealAhead(SEAL_LAG, self._replay_cost, self._late_seals),
         )
         session = Session(decode_req, machine, None, record=RequestRecord("offered"))
@@ -381,10 +383,8 @@ class SchedulerHandoffDecodeMixin:
         decode_req, machine = session.request, session.machine
         req, kv = decode_req.req, decode_req.req.kv
         written = len(req.origin_input_ids) + machine.boundary - 1
-        if kv.kv_allocated_len > written:
-            # P ended sooner than it was asked to, and its last entry is replayed already.
-            self.tree_cache.free_kv_row(kv, [(written, kv.kv_allocated_len)])
-            kv.kv_committed_len = kv.kv_allocated_len = written
+        # P may have ended sooner than it was asked to, with its last entry replayed already.
+        self.free_handoff_kv(req, written)
         assert kv.kv_committed_len == kv.kv_allocated_len == written, (
             f"handoff commit of {req.rid}: KV rows {kv.kv_committed_len}, expected {written}"
         )

@@ -36,7 +36,7 @@ from sglang.utils import TypeBasedDispatcher
 
 if TYPE_CHECKING:
     from sglang.srt.managers.io_struct import AbortReq
-    from sglang.srt.managers.schedule_batch import ScheduleBatch
+    from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
     from sglang.srt.managers.scheduler import GenerationBatchResult, Scheduler
 
 
@@ -83,6 +83,13 @@ class SchedulerHandoffMixin(SchedulerHandoffPrefillMixin, SchedulerHandoffDecode
 
     def handle_handoff_input(self: Scheduler, event: HandoffInput) -> None:
         self.handoff.handle(event)
+
+    def free_handoff_kv(self: Scheduler, req: Req, length: int) -> None:
+        """Give back the row's slots from position ``length`` on, so that upstream finds the request
+        as without what the handoff wrote there."""
+        if req.kv.kv_allocated_len > length:
+            self.tree_cache.free_kv_row(req.kv, [(length, req.kv.kv_allocated_len)])
+            req.kv.kv_committed_len = req.kv.kv_allocated_len = length
 
     @staticmethod
     def _handoff_rid(session: Session) -> str:

@@ -166,7 +166,7 @@ class SchedulerHandoffPrefillMixin:
             return True
         if session.in_flight:
             return False
-        self._free_bridge_kv(req, length)
+        self.free_handoff_kv(req, length)
         row = torch.tensor([req.kv.req_pool_idx], dtype=torch.int64, device=self.device)
         last = machine.log.slice(len(machine.log), len(machine.log) + 1)
         self.future_map.stash_bonus_tokens(
@@ -243,7 +243,7 @@ class SchedulerHandoffPrefillMixin:
                 self._leave_room(req)
         if session.in_flight or not session.machine.done:
             return True
-        self._free_bridge_kv(req, len(req.origin_input_ids))
+        self.free_handoff_kv(req, len(req.origin_input_ids))
         # The wait for D is no part of the transfer that upstream measures next.
         req.time_stats.prefill_transfer_queue_entry_time += (
             time.perf_counter() - session.transfer_ended
@@ -261,13 +261,6 @@ class SchedulerHandoffPrefillMixin:
         sender.clear()
         # Later ones would hit the room's next owner.
         sender.clear = sender.abort = lambda: None
-
-    def _free_bridge_kv(self: Scheduler, req: Req, length: int) -> None:
-        """Give back the row's slots from position ``length`` on, so that upstream's release finds
-        the request as without a bridge."""
-        if req.kv.kv_allocated_len > length:
-            self.tree_cache.free_kv_row(req.kv, [(length, req.kv.kv_allocated_len)])
-            req.kv.kv_committed_len = req.kv.kv_allocated_len = length
 
     def _count_prefill_outcome(self: Scheduler, machine: PrefillMachine) -> None:
         outcome = {

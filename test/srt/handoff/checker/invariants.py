@@ -20,7 +20,7 @@ def check(world: World) -> None:
             if p.may_generate:
                 _one_generator(request, p, d)
         if d is not None:
-            _prefix_on_d(request, p, d)
+            _prefix_on_d(world, request, p, d)
 
 
 def _prefix_on_p(request, p) -> None:
@@ -32,13 +32,15 @@ def _prefix_on_p(request, p) -> None:
         raise Violation("PREFIX", f"P is sealed at {p.closed_at} and has logged {len(p.log)}")
 
 
-def _prefix_on_d(request, p, d) -> None:
+def _prefix_on_d(world, request, p, d) -> None:
     if d.log != tuple(range(1, len(d.log) + 1)) or len(d.log) > request.p_log:
         raise Violation("PREFIX", f"D has {d.log}, P has logged {request.p_log} tokens")
     sealed = d.closed_at is not None and not d.alone
     if sealed and p is not None and p.term == d.term and len(p.log) > d.closed_at:
         raise Violation("PREFIX", f"P goes on to {len(p.log)} in the term that it sealed at {d.closed_at}")
-    if request.place == QUEUE and (d.relayed > len(d.log) or d.replayed > d.relayed):
+    # only ahead of a seal may the last entry be replayed too
+    most = d.relayed if world.scenario.ahead else max(0, d.relayed - 1)
+    if request.place == QUEUE and (d.relayed > len(d.log) or d.replayed > most):
         raise Violation("PREFIX", f"D replayed {d.replayed} and relayed {d.relayed} of {len(d.log)} entries")
 
 

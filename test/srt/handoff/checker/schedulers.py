@@ -151,7 +151,7 @@ def _commit(world: World, request: Request) -> None:
     boundary = world.d(request).closed_at
     if request.shown != boundary:
         raise Violation("ONCE", f"D goes on from {boundary}, the client has {request.shown} tokens")
-    if request.d_rows not in (boundary - 1, boundary):
+    if not boundary - 1 <= request.d_rows <= boundary - (not world.scenario.ahead):
         raise Violation("ONCE", f"D goes on from {boundary} with {request.d_rows} KV rows behind the prompt's")
     request.d_rows = boundary - 1  # the row of t(boundary) is given back: the own step writes it
     request.place = OWN

@@ -36,7 +36,7 @@ from .messages import (
     Sealed,
     SealRequest,
 )
-from .pace import SealNow
+from .pace import SEAL_LAG, SealNow
 from .timing import Timing
 
 
@@ -82,7 +82,7 @@ class DecodeMachine:
         vocab_size: int,
         timing: Timing,
         max_new_tokens: int = MAX_COUNT,
-        seal_lag: int = 8,
+        seal_lag: int = SEAL_LAG,
         pace: Optional[SealNow] = None,
         max_rounds_before_seal: int = 4,
     ) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from math import ceil
 from typing import Optional
 
+SEAL_LAG = 8  # entries that may be left to replay when P is asked to stop at once, in tokens
 WEIGHT = 0.2  # of the newest observation in every average
 # An average of message delays this close above a whole token is that token.
 ROUNDING = 0.1
