@@ -7,7 +7,7 @@ REQUIREMENTS := $(VENV)/requirements-$(shell sha256sum cpu/requirements.txt | cu
 FORK := $(VENV)/fork-installed
 MODELS := $(addprefix build/models/,tiny-qwen3-float32 tiny-qwen3-bfloat16 smollm2-135m-instruct)
 
-.PHONY: setup system tree patches models test demo check-protocol simulate soak clean
+.PHONY: setup system tree patches models test demo check-protocol simulate soak side-by-side clean
 .DELETE_ON_ERROR:
 
 setup: system tree models
@@ -61,6 +61,10 @@ simulate: $(REQUIREMENTS)
 # 2,000 requests with faults on real workers: about 15 minutes; SOAK="--requests 100 --seed 2" for another
 soak: setup
 	$(BIN)/python -m benchmark.handoff.soak $(SOAK)
+
+# unified, PD and PD with the handoff in one run: about 40 minutes; ARGS="--model tiny --requests 30" for a short one
+side-by-side: setup
+	$(BIN)/python -m benchmark.handoff.side_by_side $(ARGS)
 
 # build/tree stays: it may hold edits that `make patches` hasn't exported
 clean:

@@ -2,8 +2,6 @@
 
 import contextlib
 import dataclasses
-import os
-import pathlib
 import time
 from collections.abc import Iterator
 
@@ -13,7 +11,6 @@ from rig import client, idle, network, servers, stack
 
 UNIFIED_ARM, PD_ARM, HANDOFF_ARM = "unified", "PD", "PD + handoff"
 LINK_MBIT = 120  # 45 MB of KV take 3 s
-PLUGIN = pathlib.Path(__file__).resolve().parent / "plugin"
 # Room for one prompt and its answer, a few times: five workers' KV pools must fit into memory beside each other.
 OPTIONS = servers.Options(
     model=servers.SMOLLM2,
@@ -100,11 +97,7 @@ def running(namespaces: bool) -> Iterator[list[Arm]]:
         rig.process.ProcessDied, rig.process.NotReady: a server didn't come up. The message shows the tail of its log.
     """
     link = {"namespaces": namespaces, "link_mbit": LINK_MBIT}
-    # the rig puts its own folders in front of what workers inherit
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PLUGIN), os.environ.get("PYTHONPATH")]))
-    with contextlib.ExitStack() as cleanup:
-        plain = cleanup.enter_context(stack.pair(OPTIONS, with_unified=True, **link))
-        seamless = cleanup.enter_context(stack.pair(OPTIONS, prefill_handoff=True, decode_handoff=True, **link))
+    with stack.side_by_side(OPTIONS, **link) as (plain, seamless):
         yield [
             Arm(UNIFIED_ARM, plain.unified.url, (plain.unified.url,)),
             Arm(PD_ARM, plain.url, (plain.prefill.url, plain.decode.url), plain),

@@ -1,35 +1,11 @@
 """Whether the demo showed what it's for: problems fail it, goals are reported."""
 
-import dataclasses
 from collections.abc import Sequence
 
 from demo.measure import Figures, Run, equal
+from rig.goal import Goal
 
 HANDED_OFF_AT_LEAST = 0.9  # of the requests
-
-
-@dataclasses.dataclass(frozen=True)
-class Goal:
-    """A figure and its limit.
-
-    Attributes:
-        what: the figure, in words.
-        value: what was measured.
-        limit: at most this, or at least if `at_least`.
-    """
-
-    what: str
-    value: float
-    limit: float
-    at_least: bool = False
-
-    @property
-    def met(self) -> bool:
-        return self.value >= self.limit if self.at_least else self.value <= self.limit
-
-    def __str__(self) -> str:
-        bound = "at least" if self.at_least else "at most"
-        return f"{self.what}: {self.value:.2f} (goal: {bound} {self.limit:.2f}) {'met' if self.met else 'MISSED'}"
 
 
 def share(flags: Sequence[bool]) -> float:

@@ -210,6 +210,21 @@ def pair(
                 server.process.ask_to_stop()
 
 
+@contextlib.contextmanager
+def side_by_side(options: Options = Options(), *, handoff_args: tuple[str, ...] = (), **link):
+    """Run a `Pair` with a unified server beside it, and one with seamless handoff, all up at once, and yield both.
+
+    Args:
+        options: of all workers; with the plugin "wait_asleep" those of the arms that aren't asked leave the cores alone.
+        handoff_args: more arguments for the decode worker with handoff.
+        link: `namespaces` and `link_mbit` as in `pair`.
+    """
+    with contextlib.ExitStack() as cleanup:
+        plain = cleanup.enter_context(pair(options, with_unified=True, **link))
+        on = {"prefill_handoff": True, "decode_handoff": True, "decode_args": handoff_args}
+        yield plain, cleanup.enter_context(pair(options, **on, **link))
+
+
 def _start(
     cleanup: contextlib.ExitStack, name: str, command: list[str], url: str, folder: pathlib.Path, env: dict[str, str], forked: bool
 ) -> Server:

@@ -141,14 +141,24 @@ def next_requests_are_right(pair) -> None:
         same(answer, right)
 
 
-def counters(server, name: str = "sglang:handoff_requests_total") -> dict[tuple[str, str], float]:
-    """{(outcome, reason): count} of a worker's Prometheus counter."""
+def metrics(server) -> dict[str, float]:
+    """{name with labels: value} of a worker's /metrics, those of its processes added up."""
     with urllib.request.urlopen(f"{server.url}/metrics", timeout=10) as response:
         text = response.read().decode()
     found = {}
     for line in text.splitlines():
-        if line.startswith(name + "{"):
-            labels = dict(re.findall(r'(\w+)="([^"]*)"', line))
+        if line and not line.startswith("#"):
+            name, value = line.rsplit(" ", 1)
+            found[name] = found.get(name, 0) + float(value)
+    return found
+
+
+def counters(server, name: str = "sglang:handoff_requests_total") -> dict[tuple[str, str], float]:
+    """{(outcome, reason): count} of a worker's Prometheus counter."""
+    found = {}
+    for sample, value in metrics(server).items():
+        if sample.startswith(name + "{"):
+            labels = dict(re.findall(r'(\w+)="([^"]*)"', sample))
             key = (labels["outcome"], labels["reason"])
-            found[key] = found.get(key, 0) + float(line.rsplit(" ", 1)[1])
+            found[key] = found.get(key, 0) + value
     return found

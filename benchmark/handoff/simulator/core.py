@@ -20,7 +20,7 @@ def _load() -> ModuleType:
         stub = ModuleType(f"{_PACKAGE}.{module}")
         setattr(stub, name, object)
         sys.modules[stub.__name__] = stub
-    for name in ("log", "messages", "timing", "prefill_machine", "decode_machine", "sessions"):
+    for name in ("log", "messages", "timing", "pace", "prefill_machine", "decode_machine", "sessions"):
         setattr(package, name, importlib.import_module(f"{_PACKAGE}.{name}"))
     return package
 
@@ -33,3 +33,5 @@ PrefillMachine, PrefillState = _core.prefill_machine.PrefillMachine, _core.prefi
 HOLD_KV = _core.prefill_machine.HOLD_KV
 Session, SessionTable = _core.sessions.Session, _core.sessions.SessionTable
 Timing = _core.timing.Timing
+SEAL_LAG, SealAhead = _core.pace.SEAL_LAG, _core.pace.SealAhead
+ReplayCost, LateSeals = _core.pace.ReplayCost, _core.pace.LateSeals

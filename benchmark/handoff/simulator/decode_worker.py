@@ -12,7 +12,17 @@ from math import ceil
 from typing import Deque, Dict, List, Optional, Tuple
 
 from . import invariants
-from .core import AbortReason, DecodeMachine, DecodeState, Session, messages
+from .core import (
+    SEAL_LAG,
+    AbortReason,
+    DecodeMachine,
+    DecodeState,
+    LateSeals,
+    ReplayCost,
+    SealAhead,
+    Session,
+    messages,
+)
 from .link import FAILED, SUCCESS
 from .prefill_worker import FINGERPRINT
 from .worker import Worker
@@ -33,6 +43,8 @@ class DecodeWorker(Worker):
         self._aborts: List[Request] = []
         self._stalled: Dict[int, float] = {}
         self._round: Optional[List[Session]] = None
+        self._round_began = (0, 0.0)  # tokens, when
+        self._replay_cost, self._late_seals = ReplayCost(), LateSeals()
         self._replayed_last = False
         self._full_until = 0.0
         self._pass_at: Optional[float] = None
@@ -91,6 +103,7 @@ class DecodeWorker(Worker):
         machine = DecodeMachine(
             room=request.room, nonce=request.nonce, prompt_len=request.prompt,
             fingerprint=FINGERPRINT, vocab_size=VOCABULARY, timing=self.world.timing,
+            pace=SealAhead(SEAL_LAG, self._replay_cost, self._late_seals),
         )  # fmt: skip
         request.d_session = Session(request, machine, None)
         self.table.add(request.d_session)
@@ -233,7 +246,7 @@ class DecodeWorker(Worker):
         if not sessions:
             return False
         self.world.count["replay rounds"] += 1
-        self._round = sessions
+        self._round, self._round_began = sessions, (sum(tokens for tokens, _ in parts), self.clock.now)
         self.clock.after(self.world.costs.replay(parts), self._round_done, self.epoch)
         return True
 
@@ -272,6 +285,8 @@ class DecodeWorker(Worker):
         if epoch != self.epoch:
             return
         sessions, self._round = self._round, None
+        tokens, began = self._round_began
+        self._replay_cost.took(tokens, self.clock.now - began)
         self._anchor = self.clock.now  # running requests stood still meanwhile
         for session in sessions:
             session.in_flight -= 1
@@ -353,6 +368,11 @@ class DecodeWorker(Worker):
 
     def _commit(self, request: Request, session: Session) -> None:
         machine = session.machine
+        # P may have ended sooner than it was asked to, with its last entry replayed already.
+        over = max(0, request.d_rows - (request.prompt + machine.boundary - 1))
+        self.slots.give_back(request, over)
+        request.d_rows, self._promised = request.d_rows - over, self._promised + over
+        self.world.count["rows replayed in vain"] += over
         invariants.taken_over(request, machine.boundary, self.world.p_may_generate(request))
         count = self.world.count
         count["committed"] += 1

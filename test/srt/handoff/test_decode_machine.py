@@ -13,7 +13,7 @@ from sglang.srt.disaggregation.handoff.decode_machine import (
     DecodeState,
 )
 from sglang.srt.disaggregation.handoff.log import HandoffLog
-from sglang.srt.disaggregation.handoff.pace import SealNow
+from sglang.srt.disaggregation.handoff.pace import LateSeals, SealAheadOfSteps, SealNow, StepCost
 from sglang.srt.disaggregation.handoff.messages import (
     Abort,
     AbortReason,
@@ -407,11 +407,49 @@ def test_replay_goes_in_pieces_of_the_room_there_is():
     machine = replaying()
     assert machine.replay_range(2) == (1, 2)
     machine.round_started(2)
-    assert machine.replay_range(2) is None
     machine.round_done(NOW)
     assert machine.replay_range(2) == (3, 4)
     assert machine.replay_range(1) == (3, 3)
     assert machine.replay_range(0) is None
+
+
+def test_a_round_is_launched_behind_another_one_on_top_of_its_entries():
+    machine = replaying(max_rounds_in_flight=2)
+    machine.round_started(1)
+    assert machine.replay_range(2) == (2, 3)
+    machine.round_started(3)
+    assert (machine.launched, machine.replayed) == (3, 0)
+    assert machine.replay_range(99) is None, "two are enough"
+    with pytest.raises(ValueError):
+        machine.round_started(4)
+    machine.round_done(NOW)
+    assert (machine.launched, machine.replayed, machine.rounds) == (3, 1, 1) and machine.replay_in_flight
+    machine.round_done(NOW)
+    assert machine.replayed == 3 and not machine.replay_in_flight
+
+
+def test_no_round_is_launched_behind_another_one_for_what_the_seal_may_leave():
+    machine = replaying()
+    machine.round_started(3)
+    assert machine.replay_range(99) is None, "t4 and t5 are the seal lag"
+
+
+def test_a_failed_round_takes_those_behind_it_along():
+    machine = replaying(max_rounds_in_flight=2)
+    machine.round_started(1)
+    machine.round_started(3)
+    machine.round_failed()
+    assert (machine.launched, machine.replay_range(99)) == (0, (1, 5))
+
+
+def test_the_commit_waits_for_the_last_round_of_several():
+    machine = draining()
+    machine.receive(NOW, append(7, *ids(7, 8)))
+    machine.take_relay()
+    machine.round_started(6)
+    machine.round_started(7)
+    assert machine.round_done(NOW) == [] and machine.state is DRAINING
+    assert kinds(machine.round_done(NOW)) == ["Commit"]
 
 
 def test_close_to_the_end_no_round_delays_the_seal():
@@ -491,6 +529,18 @@ def test_the_seal_is_not_asked_for_before_the_room_was_looked_at():
 def test_the_seal_is_not_asked_for_during_a_round():
     machine = in_round()
     assert machine.room_ahead(NOW, True) == []
+
+
+def test_the_seal_is_asked_for_during_a_round_where_there_is_always_one():
+    """Two steps are in flight, t3 to t5 are not launched: D asks once they are."""
+    pace = SealAheadOfSteps(0, StepCost(), LateSeals())
+    machine = replaying(pace=pace, seal_lag=0, max_rounds_before_seal=99)
+    for last in (1, 2, 3, 4):
+        machine.round_started(last)
+        if last > 1:
+            assert machine.round_done(NOW) == []
+    machine.round_started(5)
+    assert kinds(machine.round_done(NOW)) == ["SealRequest"] and machine.replay_in_flight
 
 
 def test_the_seal_is_asked_for_again_until_it_comes():

@@ -16,6 +16,8 @@ from sglang.srt.sampling.sampling_params import SamplingParams
 
 # ------------------------------------------------------------------------------ the server
 SUPPORTED = {
+    "disaggregation_seamless_handoff": True, "disaggregation_handoff_replay_mode": "extend",
+    "disaggregation_handoff_verify": False,
     "disaggregation_mode": "prefill", "disaggregation_transfer_backend": "mooncake",
     "disaggregation_decode_allocation_policy": "early", "tp_size": 1, "pp_size": 1, "dp_size": 1,
     "enable_dp_attention": False, "attn_cp_size": 1, "dcp_size": 1, "page_size": 1, "enable_pdmux": False,
@@ -68,6 +70,11 @@ UNSUPPORTED = [
 def server(**changes):
     assert set(changes) <= set(SUPPORTED)
     return SimpleNamespace(**(SUPPORTED | changes))
+
+
+def test_settings_of_the_handoff_need_it():
+    with pytest.raises(ValueError, match="need --disaggregation-seamless-handoff"):
+        refuse_unsupported(server(disaggregation_seamless_handoff=False, disaggregation_handoff_verify=True))
 
 
 @pytest.mark.parametrize("mode", ["prefill", "decode"])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sglang.srt.disaggregation.handoff.pace import LateSeals, ReplayCost, SealAhead, SealNow
+from sglang.srt.disaggregation.handoff.pace import LateSeals, ReplayCost, SealAhead, SealAheadOfSteps, SealNow, StepCost
 
 LAG = 8
 INTERVAL = 0.010
@@ -63,6 +63,28 @@ def test_a_replay_that_gains_nothing_is_not_put_off():
     """A round costs three of P's tokens however short it is: waiting makes no shorter one."""
     assert ahead(3 * INTERVAL).seal_ahead(3) == ahead(3 * INTERVAL).seal_ahead(8) == 1
     assert ahead(3 * INTERVAL).seal_ahead(100) is None, "but a shorter log is worth it"
+
+
+def by_steps(step, interval=INTERVAL):
+    """The pace of a worker that replays by decode steps of ``step`` seconds."""
+    cost = StepCost()
+    pace = SealAheadOfSteps(0, cost, LateSeals())
+    assert pace.seal_ahead(3) is None
+    for rows in (1, 7, 3):
+        cost.took(rows, step)
+    for n in range(5):
+        pace.appended(100 + n * interval, 1)
+    assert cost.seconds(4) == pytest.approx(4 * step), "each of a request's tokens is a step of its own"
+    return pace
+
+
+def test_steps_as_long_as_Ps_never_catch_up():
+    assert by_steps(INTERVAL).seal_ahead(40) == by_steps(2 * INTERVAL).seal_ahead(2) == 1
+
+
+def test_shorter_steps_catch_up_to_the_last_entry():
+    pace = by_steps(INTERVAL / 2)
+    assert pace.seal_ahead(40) is None and pace.seal_ahead(1) is None and pace.seal_ahead(0) == 1
 
 
 def test_requests_to_stop_that_come_too_late_are_made_sooner():

@@ -1,12 +1,9 @@
-"""The seamless handoff on a decode worker: relay P's tokens, replay them, take over."""
+"""The seamless handoff on a decode worker: offer it, relay P's tokens, take over."""
 
 from __future__ import annotations
 
-import logging
 import secrets
-import time
-from collections import deque
-from typing import TYPE_CHECKING, Any, Deque, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List
 
 from sglang.srt.disaggregation.base import KVPoll
 from sglang.srt.disaggregation.handoff.decode_machine import (
@@ -28,43 +25,29 @@ from sglang.srt.disaggregation.handoff.metrics import (
     ORDINARY,
     RequestRecord,
 )
-from sglang.srt.disaggregation.handoff.pace import (
-    SEAL_LAG,
-    LateSeals,
-    ReplayCost,
-    SealAhead,
-)
 from sglang.srt.disaggregation.handoff.sessions import Session
-from sglang.srt.disaggregation.utils import DisaggregationMode
-from sglang.srt.environ import envs
-from sglang.srt.managers.schedule_batch import FINISH_ABORT, ScheduleBatch
+from sglang.srt.disaggregation.handoff.verify import ReplayVerification
+from sglang.srt.managers.schedule_batch import FINISH_ABORT
+from sglang.srt.managers.scheduler_handoff_replay_mixin import (
+    SchedulerHandoffReplayMixin,
+)
+from sglang.srt.runtime_context import get_disagg
 
 if TYPE_CHECKING:
     from sglang.srt.disaggregation.decode import DecodeRequest
     from sglang.srt.managers.schedule_batch import Req
-    from sglang.srt.managers.scheduler import GenerationBatchResult, Scheduler
-
-logger = logging.getLogger(__name__)
-
-# What upstream's admission counts for a request whose length is not known.
-CLIP_MAX_NEW_TOKENS = envs.SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION.get()
-# Eager forward buffers of a decode worker are sized for this many tokens.
-MAX_REPLAY_TOKENS = 2048
+    from sglang.srt.managers.scheduler import Scheduler
 
 
-class SchedulerHandoffDecodeMixin:
+class SchedulerHandoffDecodeMixin(SchedulerHandoffReplayMixin):
     """Until the commit a request stays in the transfer queue, so that upstream's budgets, idle
     checks and aborts count it. The commit is upstream's own PREBUILT path."""
 
     def init_handoff_decode(self: Scheduler, kv_manager: Any) -> None:
         self._handoff_offers: Dict[int, bytes] = {}
         kv_manager.handoff_offers = self._handoff_offers
-        self._replayed_last = False
         self._opened_once = False
-        self._replay_cost, self._late_seals = ReplayCost(), LateSeals()
-        # (tokens, when launched), seconds of rank 0's clock as all ranks have heard it.
-        self._rounds_launched: Deque[Tuple[int, float]] = deque()
-        self._rounds_ended: List[Tuple[int, float]] = []
+        self.init_handoff_replay()
 
     # -------------------------------------------------------------- a request's way in
     def offer_handoff(self: Scheduler, decode_req: DecodeRequest) -> None:
@@ -85,9 +68,11 @@ class SchedulerHandoffDecodeMixin:
             vocab_size=self.model_config.vocab_size,
             timing=self.handoff.timing,
             max_new_tokens=req.sampling_params.max_new_tokens,
-            pace=SealAhead(SEAL_LAG, self._replay_cost, self._late_seals),
+            **self.replay_pace(),
         )
         session = Session(decode_req, machine, None, record=RequestRecord("offered"))
+        if get_disagg().disaggregation_handoff_verify:
+            session.verification = ReplayVerification()
         self.handoff.add(session)
         req.handoff = session
         self._handoff_offers[req.bootstrap_room] = encode_offer(
@@ -101,7 +86,7 @@ class SchedulerHandoffDecodeMixin:
     # --------------------------------------------------------------------------- relay
     def relay_handoffs(self: Scheduler) -> None:
         """Give the client every logged token that has come, as if sampled here."""
-        self._note_replay_cost()
+        self.note_replay_cost()
         relayed: List[Req] = []
         for session in self.handoff:
             machine, req = session.machine, session.request.req
@@ -141,147 +126,6 @@ class SchedulerHandoffDecodeMixin:
         self.handoff.send(session, machine.finished(self.handoff.now))
         req.time_stats.set_completion_time()
 
-    # -------------------------------------------------------------------------- replay
-    def _note_replay_cost(self: Scheduler) -> None:
-        """At the first iteration after a round's result: so long a round keeps its requests from going on."""
-        for tokens, launched in self._rounds_ended:
-            self._replay_cost.took(tokens, self.handoff.now - launched)
-        self._rounds_ended.clear()
-        self.handoff.clock_wanted = False
-
-    def next_replay_batch(
-        self: Scheduler, running_batch: ScheduleBatch
-    ) -> Optional[ScheduleBatch]:
-        """An EXTEND forward over logged tokens, batched over requests, or None.
-
-        Alternates with decode: running requests lose at most one step per round.
-        """
-        if self._replayed_last and not running_batch.is_empty():
-            self._replayed_last = False
-            return None
-        wanting = [
-            s
-            for s in self.handoff
-            if s.machine.replay_range(MAX_REPLAY_TOKENS) is not None
-        ]
-        if not wanting:
-            self._replayed_last = False
-            return None
-        room = min(MAX_REPLAY_TOKENS, self._replay_kv_room(running_batch.reqs))
-        reqs: List[Req] = []
-        for session in wanting:
-            # More requests can wait in the transfer queue than forward buffers have rows.
-            if len(reqs) == self.max_running_requests:
-                break
-            span = session.machine.replay_range(room)
-            if span is None:
-                self._wait_for_replay_slots(session)
-                continue
-            first, last = span
-            room -= last - first + 1
-            session.machine.round_started(last)
-            session.in_flight, session.stalled_since = session.in_flight + 1, None
-            session.record.start_round(last - first + 1)
-            reqs.append(self._extend_over_log(session.request.req, last))
-        self._replayed_last = bool(reqs)
-        if not reqs:
-            return None
-        batch = ScheduleBatch.init_new(
-            reqs,
-            self.req_to_token_pool,
-            self.token_to_kv_pool_allocator,
-            self.tree_cache,
-            self.model_config,
-            self.enable_overlap,
-            self.spec_algorithm,
-        )
-        batch.prepare_for_extend()
-        self._rounds_launched.append((batch.extend_num_tokens, self.handoff.now))
-        return batch
-
-    def _replay_kv_room(self: Scheduler, running: List[Req]) -> int:
-        """KV slots that replays may take, in tokens. They leave to the running requests the next
-        decode step's, so that it causes no retraction, and those by which one of them can end when
-        all others are retracted: upstream admits by that rule, and a request whose KV is replayed
-        can't be retracted."""
-        free = self.token_to_kv_pool_allocator.available_size()
-        if not running:
-            return free
-        longest = max(
-            len(r.origin_input_ids)
-            + min(r.sampling_params.max_new_tokens, CLIP_MAX_NEW_TOKENS)
-            for r in running
-        )
-        held = sum(len(r.origin_input_ids) + len(r.output_ids) for r in running)
-        return free - max(len(running), longest - held)
-
-    def _wait_for_replay_slots(self: Scheduler, session: Session) -> None:
-        """The KV pool is full. Past the seal deadline P, if it was asked to stop, goes on until
-        there is room. Else the request waits for others to free slots, and ends in an error when
-        none will."""
-        now = self.handoff.now
-        if session.stalled_since is None:
-            session.stalled_since = now
-        if now - session.stalled_since < self.handoff.timing.seal:
-            return
-        resumed = session.machine.resume(now)
-        if resumed:
-            session.stalled_since = None
-            self.handoff.send(session, resumed)
-        elif self._waits_in_vain(session):
-            self.handoff.send(
-                session, session.machine.abort(now, AbortReason.NO_SLOT)
-            )
-            # Its slots may be what the others wait for.
-            for other in self.handoff:
-                other.stalled_since = None
-
-    def _waits_in_vain(self: Scheduler, session: Session) -> bool:
-        """Nothing runs that could free slots, and either all who hold any wait too, with P's log
-        closed, or nothing has moved for the silence timeout: P's own pool may be full."""
-        if not self.running_batch.is_empty() or self.waiting_queue:
-            return False
-        if session.machine.boundary is not None and all(
-            r.req.handoff is not None and r.req.handoff.stalled_since is not None
-            for r in self.disagg_decode_transfer_queue.queue
-        ):
-            return True
-        moved_at = max(session.stalled_since, session.relayed_at)
-        return self.handoff.now - moved_at >= self.handoff.timing.silence
-
-    @staticmethod
-    def _extend_over_log(req: Req, last: int) -> Req:
-        """Aim the request's next EXTEND at output entries up to ``last``, on top of its KV."""
-        req.prefix_len = req.kv.kv_committed_len
-        req.refresh_fill_ids()
-        req.extend_end = len(req.origin_input_ids) + last
-        # Not a cache hit: keep it out of cached_tokens.
-        req.already_computed, req._cache_breakdown_computed = req.prefix_len, True
-        return req
-
-    def process_replay_result(
-        self: Scheduler, batch: ScheduleBatch, result: GenerationBatchResult
-    ) -> None:
-        """The KV of the round is written. What the model would have said is not looked at."""
-        self._rounds_ended.append(self._rounds_launched.popleft())
-        self.handoff.clock_wanted = True
-        for req in batch.reqs:
-            session = req.handoff
-            session.in_flight -= 1
-            self.handoff_metrics.tokens("replayed", session.record.end_round())
-            self.handoff.send(session, session.machine.round_done(self.handoff.now))
-            self._note_state(session)
-
-    def forget_replay_batch(self: Scheduler) -> None:
-        """A retracting pause is about to retract the last batch too if it is an EXTEND: on D a
-        replay round, done by now, whose requests stay in the transfer queue."""
-        if (
-            self.disaggregation_mode == DisaggregationMode.DECODE
-            and self.last_batch is not None
-            and self.last_batch.forward_mode.is_extend()
-        ):
-            self.last_batch = None
-
     # ------------------------------------------------------------ a request's way out
     def handoff_keeps_transferred(self: Scheduler, decode_req: DecodeRequest) -> bool:
         """The prompt KV is here. True: keep the request in the transfer queue.
@@ -307,7 +151,7 @@ class SchedulerHandoffDecodeMixin:
                 *machine.room_ahead(self.handoff.now, self._handoff_room_ahead(machine)),
             ],
         )
-        self._note_state(session)
+        self.note_handoff_state(session)
         if session.in_flight:
             return True
         if machine.hopeless(self.handoff.now):
@@ -431,7 +275,7 @@ class SchedulerHandoffDecodeMixin:
     def _abort_reason(machine: DecodeMachine) -> str:
         return machine.abort_reason.name.lower() if machine.abort_reason is not None else ""
 
-    def _note_state(self: Scheduler, session: Session) -> None:
+    def note_handoff_state(self: Scheduler, session: Session) -> None:
         if session.machine.state in (DecodeState.SEALING, DecodeState.DRAINING):
             session.record.mark(session.machine.state.value)
 
@@ -450,5 +294,8 @@ class SchedulerHandoffDecodeMixin:
         }
         if reason:
             record["reason"] = reason
+        if session.verification is not None:
+            self.compare_replay(session)
+            record["verify"] = session.verification.summary()
         req.time_stats.handoff = record
         self.handoff_metrics.request(outcome, reason)

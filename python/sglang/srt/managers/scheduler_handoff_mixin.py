@@ -9,6 +9,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, List, Optional
 
+import torch
+
 from sglang.srt.disaggregation.handoff.channel import HandoffChannel
 from sglang.srt.disaggregation.handoff.fingerprint import config_fingerprint
 from sglang.srt.disaggregation.handoff.messages import (
@@ -25,6 +27,7 @@ from sglang.srt.disaggregation.handoff.sessions import (
 from sglang.srt.disaggregation.handoff.timing import Timing
 from sglang.srt.disaggregation.utils import DisaggregationMode
 from sglang.srt.environ import envs
+from sglang.srt.managers.schedule_batch import ScheduleBatch
 from sglang.srt.managers.scheduler_handoff_decode_mixin import (
     SchedulerHandoffDecodeMixin,
 )
@@ -32,11 +35,12 @@ from sglang.srt.managers.scheduler_handoff_prefill_mixin import (
     SchedulerHandoffPrefillMixin,
 )
 from sglang.srt.runtime_context import get_serving
+from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 from sglang.utils import TypeBasedDispatcher
 
 if TYPE_CHECKING:
     from sglang.srt.managers.io_struct import AbortReq
-    from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
+    from sglang.srt.managers.schedule_batch import Req
     from sglang.srt.managers.scheduler import GenerationBatchResult, Scheduler
 
 
@@ -91,6 +95,38 @@ class SchedulerHandoffMixin(SchedulerHandoffPrefillMixin, SchedulerHandoffDecode
             self.tree_cache.free_kv_row(req.kv, [(length, req.kv.kv_allocated_len)])
             req.kv.kv_committed_len = req.kv.kv_allocated_len = length
 
+    def new_handoff_batch(self: Scheduler, reqs: List[Req]) -> ScheduleBatch:
+        return ScheduleBatch.init_new(
+            reqs,
+            self.req_to_token_pool,
+            self.token_to_kv_pool_allocator,
+            self.tree_cache,
+            self.model_config,
+            self.enable_overlap,
+            self.spec_algorithm,
+        )
+
+    def new_handoff_step(self: Scheduler, reqs: List[Req]) -> ScheduleBatch:
+        """A decode step over requests that are in no running batch. Each row's input is what was
+        sampled for it last, gathered from the future map, unless the caller stages another."""
+        batch = self.new_handoff_batch(reqs)
+        rows = [r.kv.req_pool_idx for r in reqs]
+        lens = [r.kv.kv_committed_len for r in reqs]
+        batch.req_pool_indices_cpu = torch.tensor(rows, dtype=torch.int64)
+        batch.seq_lens_cpu = torch.tensor(lens, dtype=torch.int64)
+        batch.req_pool_indices = batch.req_pool_indices_cpu.to(self.device)
+        batch.seq_lens = batch.seq_lens_cpu.to(self.device)
+        batch.orig_seq_lens = batch.seq_lens.to(torch.int32)
+        batch.seq_lens_sum = sum(lens)
+        batch.input_ids = None
+        batch.sampling_info = SamplingBatchInfo.from_schedule_batch(
+            batch, self.model_config.vocab_size
+        )
+        # Else a polling event loop would run the chunk step again for this batch.
+        batch.prefill_chunk_processed = True
+        batch.prepare_for_decode()
+        return batch
+
     @staticmethod
     def _handoff_rid(session: Session) -> str:
         """D's session holds a DecodeRequest around the Req that P's holds."""
@@ -126,7 +162,7 @@ class SchedulerHandoffMixin(SchedulerHandoffPrefillMixin, SchedulerHandoffDecode
                 return False
             process = self.process_bridge_result
         else:
-            if not batch.forward_mode.is_extend():
+            if not self.is_replay_batch(batch):
                 return False
             process = self.process_replay_result
         if result.copy_done is not None:

@@ -24,11 +24,10 @@ from sglang.srt.disaggregation.handoff.prefill_machine import (
 )
 from sglang.srt.disaggregation.handoff.sessions import Session
 from sglang.srt.environ import envs
-from sglang.srt.managers.schedule_batch import FINISH_LENGTH, ScheduleBatch
-from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
+from sglang.srt.managers.schedule_batch import FINISH_LENGTH
 
 if TYPE_CHECKING:
-    from sglang.srt.managers.schedule_batch import Req
+    from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
     from sglang.srt.managers.scheduler import GenerationBatchResult, Scheduler
 
 
@@ -141,7 +140,7 @@ class SchedulerHandoffPrefillMixin:
         sessions = [s for s in sessions if s.machine.may_generate(self.handoff.now)]
         if not sessions:
             return None
-        batch = self._build_bridge_batch([s.request for s in sessions])
+        batch = self.new_handoff_step([s.request for s in sessions])
         for session in sessions:
             session.in_flight += 1
         return batch
@@ -185,34 +184,6 @@ class SchedulerHandoffPrefillMixin:
         return self.token_to_kv_pool_allocator.check_decode_capacity(
             num_tokens=slots + reserve, tree_cache=self.tree_cache
         )
-
-    def _build_bridge_batch(self: Scheduler, reqs: List[Req]) -> ScheduleBatch:
-        batch = ScheduleBatch.init_new(
-            reqs,
-            self.req_to_token_pool,
-            self.token_to_kv_pool_allocator,
-            self.tree_cache,
-            self.model_config,
-            self.enable_overlap,
-            self.spec_algorithm,
-        )
-        rows = [r.kv.req_pool_idx for r in reqs]
-        lens = [r.kv.kv_committed_len for r in reqs]
-        batch.req_pool_indices_cpu = torch.tensor(rows, dtype=torch.int64)
-        batch.seq_lens_cpu = torch.tensor(lens, dtype=torch.int64)
-        batch.req_pool_indices = batch.req_pool_indices_cpu.to(self.device)
-        batch.seq_lens = batch.seq_lens_cpu.to(self.device)
-        batch.orig_seq_lens = batch.seq_lens.to(torch.int32)
-        batch.seq_lens_sum = sum(lens)
-        # Each row's input is the token it sampled last, gathered from the future map.
-        batch.input_ids = None
-        batch.sampling_info = SamplingBatchInfo.from_schedule_batch(
-            batch, self.model_config.vocab_size
-        )
-        # Else a polling event loop would run the chunk step again for this batch.
-        batch.prefill_chunk_processed = True
-        batch.prepare_for_decode()
-        return batch
 
     def process_bridge_result(
         self: Scheduler, batch: ScheduleBatch, result: GenerationBatchResult

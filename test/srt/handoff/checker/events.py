@@ -86,8 +86,7 @@ def _iterations_of_d(world: World) -> Iterator[Event]:
 
 def _of_request(world: World, number: int, request) -> Iterator[Event]:
     if world.d_awake:
-        d = world.d(request)
-        if d is not None and d.round_to is not None:
+        if request.d_rounds:
             yield ("round done", number)
         elif request.place == QUEUE and request.kv == KV_DONE and not world.d_pool and _waits_for_slots(world, request):
             yield ("D has waited for slots", number)
@@ -142,8 +141,7 @@ def _all_faults(world: World) -> Iterator[Event]:
     for number, request in enumerate(world.requests):
         if request.kv == KV_ACTIVE:
             yield ("KV fails", number)
-        d = world.d(request)
-        if d is not None and d.round_to is not None and world.d_awake:
+        if request.d_rounds and world.d_awake:
             yield ("round fails", number)
             yield ("round fails for good", number)
         if request.place != GONE and request.outcome == RUNNING and world.d_awake:
@@ -306,12 +304,13 @@ def _drained(world: World, request) -> None:
 
 
 def _round_fails(world: World, request) -> None:
+    request.d_rounds = ()
     world.call_d(request, "round_failed")
 
 
 def _round_fails_for_good(world: World, request) -> None:
     """The caller gives the request back to P if it can, and tries again later."""
-    world.call_d(request, "round_failed")
+    _round_fails(world, request)
     world.call_d(request, "resume")
 
 
@@ -331,6 +330,7 @@ def _d_restarts(world: World) -> None:
             if request.outcome == RUNNING:
                 request.outcome = LOST
         request.d = request.d_peer = request.d_kept = request.d_rows = 0
+        request.d_rounds = ()
         if request.kv not in (KV_FAILED, KV_DONE):
             request.kv, request.kv_cut = KV_FAILED, 1
     world.d_awake, world.d_tick, world.d_pool, world.d_slot = 1, 0, 1, 1

@@ -43,7 +43,6 @@ class Facts(NamedTuple):
     # D
     relayed: int = 0
     replayed: int = 0
-    round_to: Optional[int] = None
     alone: bool = False
     hopeless: bool = False
     kv_lost: bool = False
@@ -58,10 +57,12 @@ class Sent(NamedTuple):
     term: int
 
 
-def ahead_of(core: SimpleNamespace, seal_lag: int, ahead: int) -> Any:
+def ahead_of(core: SimpleNamespace, seal_lag: int, ahead: int, in_flight: int) -> Any:
     """``SealAhead`` as far as safety goes: which length P is asked to stop at is any length."""
 
     class Ahead(core.SealNow):
+        asks_in_flight = in_flight > 1
+
         def seal_ahead(self, lag: int) -> Optional[int]:
             return ahead if lag <= self.seal_lag else None
 
@@ -97,12 +98,12 @@ class Machines:
         said = machine.start(NOW["P"], 1, self._end(end))
         return self._keep("P", machine), self._say(machine, request, said)
 
-    def decode(self, request: int, room: int, seal_lag: int, rounds: int, ahead: int) -> int:
+    def decode(self, request: int, room: int, seal_lag: int, rounds: int, ahead: int, in_flight: int) -> int:
         """D with its offer on the way."""
         machine = self.core.DecodeMachine(
             room=room, nonce=bytes([request]) * 16, prompt_len=1, fingerprint=b"same-cfg", vocab_size=100,
             timing=self.timing, max_new_tokens=100, seal_lag=seal_lag, max_rounds_before_seal=rounds,
-            pace=ahead_of(self.core, seal_lag, ahead),
+            pace=ahead_of(self.core, seal_lag, ahead, in_flight), max_rounds_in_flight=in_flight,
         )  # fmt: skip
         return self._keep("D", machine)
 
@@ -238,6 +239,6 @@ def _facts(role: str, machine: Any) -> Facts:
     if role == "P":
         return Facts(*shared, may_generate=machine.may_generate(now), budget=machine.budget, holds=frozenset(machine.holds))
     return Facts(
-        *shared, relayed=machine.relayed, replayed=machine.replayed, round_to=machine._round_to, alone=machine.alone,
+        *shared, relayed=machine.relayed, replayed=machine.replayed, alone=machine.alone,
         hopeless=machine.hopeless(now), kv_lost=machine.kv_lost(now), kv_here=machine.kv_here,
     )  # fmt: skip

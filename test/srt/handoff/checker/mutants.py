@@ -46,6 +46,7 @@ def faults(*kinds: str, number: int = 1, **world: Any) -> Dict[str, Any]:
 NONE = faults(number=0)
 # The answer can end on P, so an error needs a reason.
 P_CAN_FINISH = {"answer": 3, "budget": 4}
+TWO_ROUNDS = {"in_flight": 2, "seal_lag": 0, "limits": (1,)}
 
 MUTANTS = (
     # ------------------------------------------------------------ who may generate
@@ -134,8 +135,18 @@ MUTANTS = (
     ),
     Mutant(
         "D replays entries that are not here yet", ("ONCE",),
-        on_d("return before if here >= before else 0", "return before"),
+        on_d("return min(here, before) if here >= before or not self.seal_lag else 0", "return before"),
         world=NONE | {"ahead": 2},
+    ),
+    Mutant(
+        "D replays again what a round in flight replays", ("ONCE",),
+        on_d("return self.launched + 1, min(last, self.launched + limit)", "return self.replayed + 1, min(last, self.replayed + limit)"),
+        world=NONE | TWO_ROUNDS,
+    ),
+    Mutant(
+        "the end of one round is taken for the end of all", ("RAISES",),
+        on_d("        self.replayed, *left = self._rounds_to\n", "        *_, self.replayed = self._rounds_to\n        left = ()\n"),
+        world=NONE | TWO_ROUNDS,
     ),
     Mutant(
         "D goes on after the end", ("ONCE",),
@@ -196,7 +207,7 @@ MUTANTS = (
     ),
     Mutant(
         "D's scheduler frees under a round in flight", ("IMMUTABLE",),
-        rules={"round_in_flight": lambda machine: False},
+        rules={"round_in_flight": lambda request: False},
         world=faults("client aborts"),
     ),
     # ------------------------------------------------------------ ends

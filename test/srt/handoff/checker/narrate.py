@@ -142,7 +142,7 @@ def _request(world: World, request: Request) -> Iterator[str]:
     else:
         place = {QUEUE: "", OWN: ", committed", ORDINARY: ", on the ordinary path", GONE: ", rows freed"}[request.place]
         alone = ", alone" if d.alone else ""
-        busy = f", round to {d.round_to}" if d.round_to is not None else ""
+        busy = f", round to {' and '.join(map(str, request.d_rounds))}" if request.d_rounds else ""
         yield f"D: {d.state}, term {d.term}, log {len(d.log)}, replayed {request.d_rows}{busy}{alone}{place}"
     got = f"{request.shown} of {world.scenario.answer} tokens"
     yield f"client: {got}" + (f", then {OUTCOMES[request.outcome]}" if request.outcome != RUNNING else "") + f"; KV {KV[request.kv]}"

@@ -32,6 +32,7 @@ class Scenario:
         accepts: P takes part; else D's offer is never answered.
         ahead: entries that P may still log when D asks it to stop; 0: it stops at once.
         limits: how many tokens a replay round may have, as D's pool allows.
+        in_flight: replay rounds launched before the first one's result is there.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Scenario:
     seal_lag: int = 1
     ahead: int = 0
     rounds: int = 2
+    in_flight: int = 1
 
     def p_end(self, token: int) -> Optional[str]:
         """Why P's generation ends with ``token``; tokens are numbered as the answer is."""
@@ -74,6 +76,8 @@ FULL = (
     Scenario("without overlap, one fault of any kind", budget=3, overlap=False),
     Scenario("sealed 1 ahead, one fault of any kind", ahead=1, seal_lag=2),
     Scenario("sealed 2 ahead, two faults, but no stall and nothing late", budget=3, ahead=2, faults=2, kinds=QUICK),
+    Scenario("two rounds in flight, one fault of any kind", in_flight=2, limits=(1,), rounds=3),
+    Scenario("two rounds in flight, sealed 2 ahead, two faults, but no stall and nothing late", budget=3, in_flight=2, seal_lag=0, ahead=2, faults=2, kinds=QUICK, limits=(1,)),
     Scenario("P takes no part, two faults of any kind", accepts=False, faults=2),
     Scenario("two requests, logs of 2, no fault", answer=3, budget=2, requests=2, faults=0),
     Scenario("two requests, logs of 1, one fault", answer=2, budget=1, requests=2, kinds=SOME, limits=(9,)),
@@ -90,6 +94,7 @@ BOUNDED = (
     Scenario("the first token ends the answer, one fault of any kind", answer=1, budget=1),
     Scenario("sealed 1 ahead, one fault, but no stall and nothing late", ahead=1, budget=3, seal_lag=2, kinds=QUICK),
     Scenario("sealed 2 ahead, no fault", ahead=2, faults=0),
+    Scenario("two rounds in flight, one fault, but no stall and nothing late", in_flight=2, seal_lag=0, limits=(1,), kinds=QUICK),
     Scenario("P takes no part, two faults of any kind", accepts=False, faults=2),
     Scenario("two requests, logs of 1, no fault", answer=2, budget=1, requests=2, faults=0),
 )  # fmt: skip

@@ -118,7 +118,7 @@ def _keeps_transferred(world: World, request: Request) -> None:
     world.call_d(request, "kv_arrived")
     world.call_d(request, "room_ahead", bool(world.d_pool and world.d_slot and _slot_free(world, request)))
     machine = world.d(request)
-    if round_in_flight(machine):
+    if round_in_flight(request):
         return
     if machine.hopeless:
         request.kv = KV_FAILED  # _fail_transfer: upstream's failure path ends it at the next poll
@@ -132,8 +132,8 @@ def _keeps_transferred(world: World, request: Request) -> None:
         _free(world, request)
 
 
-def round_in_flight(machine: Facts) -> bool:
-    return machine.round_to is not None
+def round_in_flight(request: Request) -> bool:
+    return bool(request.d_rounds)
 
 
 def _slot_free(world: World, request: Request) -> bool:
@@ -167,7 +167,7 @@ def _ordinary_path(request: Request) -> None:
 def _outlives_failure(world: World, request: Request) -> None:
     """``handoff_outlives_failure``."""
     machine = world.d(request)
-    if round_in_flight(machine):
+    if round_in_flight(request):
         return
     if not machine.done and world.call_d(request, "kv_failed") and not world.d(request).hopeless:
         return
@@ -180,7 +180,7 @@ def _outlives_failure(world: World, request: Request) -> None:
 def _free(world: World, request: Request) -> None:
     if request.kv not in CONCLUDED:
         raise Violation("IMMUTABLE", "D frees the prompt's KV rows while the transfer may still write them")
-    if request.d and world.d(request).round_to is not None:
+    if request.d_rounds:
         raise Violation("IMMUTABLE", "D frees KV rows that a replay round in flight writes")
     if not request.d_kept:
         raise Violation("FREED-ONCE", "D frees the request's rows a second time")
@@ -196,14 +196,17 @@ def start_round(world: World, request: Request, limit: int) -> None:
     first, last = span
     if request.kv != KV_DONE:
         raise Violation("IMMUTABLE", "a replay on top of KV that is still being written")
-    if first != request.d_rows + 1 or last > request.shown:
-        raise Violation("ONCE", f"replay of {first}-{last}: {request.d_rows} rows are there, {request.shown} tokens shown")
+    rows = max((request.d_rows, *request.d_rounds))  # once the rounds in flight have written theirs
+    if first != rows + 1 or last > request.shown:
+        raise Violation("ONCE", f"replay of {first}-{last}: {rows} rows are there, {request.shown} tokens shown")
     world.call_d(request, "round_started", last)
+    request.d_rounds += (last,)
 
 
 def end_round(world: World, request: Request) -> None:
     """``process_replay_result``."""
-    request.d_rows = world.d(request).round_to
+    request.d_rows, *left = request.d_rounds
+    request.d_rounds = tuple(left)
     world.call_d(request, "round_done")
 
 

@@ -26,6 +26,7 @@ class Request:
     d_peer: D's session knows where P is
     p_log: entries that P has ever logged
     p_rows, d_rows: KV rows written behind the prompt's
+    d_rounds: ends of the replay rounds in flight, oldest first
     p_step: token that the step in flight on P will give, 0 for none
     p_kept, d_kept: the worker holds the request's rows, slots and room
     shown: tokens that the client has got
@@ -36,20 +37,20 @@ class Request:
 
     FIELDS = (
         "p", "d", "d_peer", "p_log", "p_rows", "d_rows", "p_step", "p_kept", "d_kept", "shown", "kv", "kv_seen",
-        "place", "outcome", "given_up", "kv_cut",
+        "place", "outcome", "given_up", "kv_cut", "d_rounds",
     )  # fmt: skip
     __slots__ = FIELDS
 
     def __init__(self, values: Tuple[int, ...]) -> None:
         (
             self.p, self.d, self.d_peer, self.p_log, self.p_rows, self.d_rows, self.p_step, self.p_kept, self.d_kept,
-            self.shown, self.kv, self.kv_seen, self.place, self.outcome, self.given_up, self.kv_cut,
+            self.shown, self.kv, self.kv_seen, self.place, self.outcome, self.given_up, self.kv_cut, self.d_rounds,
         ) = values  # fmt: skip
 
     def pack(self) -> Tuple[int, ...]:
         return (
             self.p, self.d, self.d_peer, self.p_log, self.p_rows, self.d_rows, self.p_step, self.p_kept, self.d_kept,
-            self.shown, self.kv, self.kv_seen, self.place, self.outcome, self.given_up, self.kv_cut,
+            self.shown, self.kv, self.kv_seen, self.place, self.outcome, self.given_up, self.kv_cut, self.d_rounds,
         )  # fmt: skip
 
 
@@ -150,8 +151,8 @@ def first_world(scenario: Scenario, machines: Machines) -> World:
         p, said = 0, ()
         if scenario.accepts:
             p, said = machines.prefill(number, room, scenario.budget, scenario.p_end(1))
-        d = machines.decode(number, room, scenario.seal_lag, scenario.rounds, scenario.ahead)
+        d = machines.decode(number, room, scenario.seal_lag, scenario.rounds, scenario.ahead, scenario.in_flight)
         taking_part = int(p != 0)
-        requests.append((p, d, 0, taking_part, 0, 0, 0, taking_part, 1, 0, KV_ACTIVE, 0, QUEUE, RUNNING, 0, 0))
+        requests.append((p, d, 0, taking_part, 0, 0, 0, taking_part, 1, 0, KV_ACTIVE, 0, QUEUE, RUNNING, 0, 0, ()))
         to_d += said
     return World(scenario, machines, (tuple(requests), (), to_d, (), 1, 1, 1, 1, 1, 1, 0, 0, scenario.faults, 0))

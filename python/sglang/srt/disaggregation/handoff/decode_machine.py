@@ -85,6 +85,7 @@ class DecodeMachine:
         seal_lag: int = SEAL_LAG,
         pace: Optional[SealNow] = None,
         max_rounds_before_seal: int = 4,
+        max_rounds_in_flight: int = 2,
     ) -> None:
         """Args:
         prompt_len: tokens.
@@ -93,6 +94,7 @@ class DecodeMachine:
         pace: says when P is asked to stop, and how many entries ahead. By default at once, at ``seal_lag``.
         max_rounds_before_seal: ask for it after so many replay rounds in any case, since a
             live producer appends during every round.
+        max_rounds_in_flight: launched before the first one's KV is known to be written.
         """
         self.room, self.nonce, self.timing = room, nonce, timing
         self.prompt_len, self.fingerprint, self.vocab_size = (
@@ -101,6 +103,7 @@ class DecodeMachine:
             vocab_size,
         )
         self.seal_lag, self.max_rounds_before_seal = seal_lag, max_rounds_before_seal
+        self.max_rounds_in_flight = max_rounds_in_flight
         self.pace = pace or SealNow(seal_lag)
         self.max_log = max_new_tokens  # tokens; P's budget too, from its Open on
         self.log = HandoffLog()
@@ -117,7 +120,7 @@ class DecodeMachine:
         self.abort_reason: Optional[AbortReason] = None
         self.end_reason: Optional[EndReason] = None
         self.rejected: Counter[str] = Counter()
-        self._round_to: Optional[int] = None  # end of the replay round in flight
+        self._rounds_to: Tuple[int, ...] = ()  # ends of the replay rounds in flight
         self._heard_at = 0.0
         self._asked_at: Optional[float] = None
         self._asked_length = 0  # at which P is asked to stop; 0: at once
@@ -145,7 +148,12 @@ class DecodeMachine:
 
     @property
     def replay_in_flight(self) -> bool:
-        return self._round_to is not None
+        return bool(self._rounds_to)
+
+    @property
+    def launched(self) -> int:
+        """Entries whose KV is rebuilt, or will be by the rounds in flight."""
+        return self._rounds_to[-1] if self._rounds_to else self.replayed
 
     def hopeless(self, now: float) -> bool:
         """Nobody will generate the rest: the request must end in an error.
@@ -181,12 +189,12 @@ class DecodeMachine:
 
         Only relayed entries are replayed: the caller rebuilds KV from the request's output.
         """
-        if self.state not in REPLAY_STATES or self.replay_in_flight:
+        if self.state not in REPLAY_STATES or len(self._rounds_to) >= self.max_rounds_in_flight:
             return None
         last = self._replay_to()
-        if last <= self.replayed or limit < 1:
+        if last <= self.launched or limit < 1:
             return None
-        return self.replayed + 1, min(last, self.replayed + limit)
+        return self.launched + 1, min(last, self.launched + limit)
 
     # ------------------------------------------------------------------- events
     def kv_arrived(self, now: float) -> List[Message]:
@@ -219,23 +227,26 @@ class DecodeMachine:
 
     def round_started(self, last: int) -> None:
         """A replay round up to entry ``last`` is launched."""
-        if self.replay_in_flight or not self.replayed < last <= max(self._replay_to(), len(self.log) - 1):
-            raise ValueError(f"replay round to {last}: replayed {self.replayed}, log {len(self.log)}")
-        self._round_to = last
+        full = len(self._rounds_to) >= self.max_rounds_in_flight
+        if full or not self.launched < last <= max(self._replay_to(), len(self.log) - 1):
+            raise ValueError(f"replay round to {last}: launched to {self.launched}, log {len(self.log)}")
+        self._rounds_to += (last,)
 
     def round_done(self, now: float) -> List[Message]:
-        """The round in flight has written its KV."""
-        if self._round_to is None:
+        """The oldest round in flight has written its KV."""
+        if not self._rounds_to:
             raise ValueError("no replay round in flight")
-        self.replayed, self._round_to = self._round_to, None
+        self.replayed, *left = self._rounds_to
+        self._rounds_to = tuple(left)
         self.rounds += 1
         return self._advance(now)
 
     def round_failed(self) -> None:
-        """The round in flight wrote no KV. It may be tried again, or the caller resumes P."""
-        if self._round_to is None:
+        """The oldest round in flight wrote no KV, so those after it wrote none of use. They may be tried
+        again, or the caller resumes P."""
+        if not self._rounds_to:
             raise ValueError("no replay round in flight")
-        self._round_to = None
+        self._rounds_to = ()
 
     def finished(self, now: float) -> List[Message]:
         """A relayed token has ended the request, by D's stop rules."""
@@ -411,9 +422,15 @@ class DecodeMachine:
         if self.state is DecodeState.SEALING and self._asked_length:
             # P stops one entry after these: while it makes that, D replays them all.
             before = self._asked_length - 1
-            return before if here >= before else 0
+            # Without a lag to fill there is nothing gained by one round instead of several.
+            return min(here, before) if here >= before or not self.seal_lag else 0
         # Close to the seal one round does it all: a round begun now would only delay it.
-        return 0 if self.lag <= self.seal_lag else here - 1
+        return 0 if self._unlaunched <= self.seal_lag else here - 1
+
+    @property
+    def _unlaunched(self) -> int:
+        """Entries that a takeover here would still have to launch rounds for."""
+        return max(0, len(self.log) - 1 - self.launched)
 
     def _p_has_stopped(self, now: float) -> bool:
         """P can't generate any more, and what is missing will not come.
@@ -445,9 +462,9 @@ class DecodeMachine:
                 self.state is DecodeState.REPLAYING
                 and self._room
                 and not self._resuming
-                and not self.replay_in_flight
+                and (self.pace.asks_in_flight or not self.replay_in_flight)
             ):
-                ahead = self.pace.seal_ahead(self.lag)
+                ahead = self.pace.seal_ahead(self._unlaunched)
                 if ahead is None and self.rounds >= self.max_rounds_before_seal:
                     ahead = 0
                 if ahead is not None:

@@ -87,8 +87,14 @@ def unsupported_environment() -> List[str]:
 
 def refuse_unsupported(cfg: Any) -> None:
     """Raises:
-    ValueError: naming every option that has to go before the handoff can be on.
+    ValueError: naming every option that has to go before the handoff can be on, or those of the
+        handoff when it is off.
     """
+    if not cfg.disaggregation_seamless_handoff:
+        raise ValueError(
+            "--disaggregation-handoff-replay-mode and --disaggregation-handoff-verify need "
+            "--disaggregation-seamless-handoff."
+        )
     unsupported = unsupported_options(cfg) + unsupported_environment()
     if unsupported:
         raise ValueError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter as Tally
-from typing import Any, Dict
+from typing import Any, Dict, Sequence
 
 logger = logging.getLogger(__name__)
 
@@ -15,6 +15,8 @@ COMMITTED = "committed"  # D generates from the boundary on
 FINISHED = "finished"  # the request ended on a relayed token
 FAILED = "failed"
 
+MARGINS = tuple(2.0**n for n in range(-7, 5))  # logits; bf16 noise ends where a wrong cache begins
+
 
 class HandoffMetrics:
     """Counts of one worker. Made when the handoff is on, so that /metrics is as released when it
@@ -22,7 +24,7 @@ class HandoffMetrics:
 
     def __init__(self, role: str) -> None:
         # Not at import: the main process sets PROMETHEUS_MULTIPROC_DIR after importing the scheduler.
-        from prometheus_client import Counter
+        from prometheus_client import Counter, Histogram
 
         self._role = role
         self._requests = Counter(
@@ -35,6 +37,16 @@ class HandoffMetrics:
             "Output tokens: bridged by prefill, relayed and replayed by decode.",
             labelnames=("role", "kind"),
         )
+        self._verified = Counter(
+            "sglang:handoff_verified_tokens_total",
+            "Logged tokens compared with the decode worker's own prediction, by whether they agree.",
+            labelnames=("agree",),
+        )
+        self._margins = Histogram(
+            "sglang:handoff_mismatch_margin",
+            "Top-2 margin in logits of predictions that differ from the log.",
+            buckets=MARGINS,
+        )
         self.outcomes: Tally[str] = Tally()  # "outcome/reason"
         self._warned: set[str] = set()
 
@@ -45,6 +57,14 @@ class HandoffMetrics:
     def tokens(self, kind: str, number: int) -> None:
         if number:
             self._tokens.labels(self._role, kind).inc(number)
+
+    def verified(self, compared: int, margins: Sequence[float]) -> None:
+        """``compared`` logged tokens were compared with D's predictions, of which those with these
+        top-2 ``margins``, in logits, differ."""
+        self._verified.labels("true").inc(compared - len(margins))
+        self._verified.labels("false").inc(len(margins))
+        for margin in margins:
+            self._margins.observe(margin)
 
     def warn_once(self, key: str, text: str) -> None:
         if key not in self._warned:
@@ -80,10 +100,10 @@ class RequestRecord:
         self.fields["rounds"].append([self.now_ms(), None, tokens])
 
     def end_round(self) -> int:
-        """The newest round's result is here; return its tokens."""
-        newest = self.fields["rounds"][-1]
-        newest[1] = self.now_ms()
-        return newest[2]
+        """The result of the oldest round in flight is here; return its tokens."""
+        oldest = next(round_ for round_ in self.fields["rounds"] if round_[1] is None)
+        oldest[1] = self.now_ms()
+        return oldest[2]
 
     def mark(self, what: str) -> None:
         """Keep the time of the first ``what``."""

@@ -44,8 +44,18 @@ class ReplayCost:
         return start_up + per_token * tokens
 
 
+class StepCost(ReplayCost):
+    """What n tokens of one request take by decode steps, which replay one each: n * step."""
+
+    def seconds(self, tokens: int) -> Optional[float]:
+        return self._s * tokens if self.rounds else None
+
+
 class SealNow:
     """P is asked to stop at once, when at most ``seal_lag`` entries are left to replay."""
+
+    # Whether it is while a round is in flight; a long one would keep the client waiting.
+    asks_in_flight = False
 
     def __init__(self, seal_lag: int) -> None:
         self.seal_lag = seal_lag
@@ -93,10 +103,23 @@ class SealAhead(SealNow):
         seconds = self._cost.seconds(lag + ahead)
         if not self._interval or seconds is None:
             return super().seal_ahead(lag)
-        left = seconds / self._interval + 1  # after a round that P does not wait for
-        if seconds > TOLERANCE * self._interval and left < lag / 2 and lag > self.seal_lag:
+        if lag > self.seal_lag and self._catches_up(lag, seconds):
             return None
         return ahead
+
+    def _catches_up(self, lag: int, seconds: float) -> bool:
+        """Whether to let P go on for now: a last round, of ``seconds``, would be waited for, and replaying first leaves less."""
+        left = seconds / self._interval + 1
+        return seconds > TOLERANCE * self._interval and left < lag / 2
+
+
+class SealAheadOfSteps(SealAhead):
+    """The same where D replays by decode steps: it gains on P only as far as its steps are shorter than P's."""
+
+    asks_in_flight = True  # the next step is launched before the last one ends, so there is always one
+
+    def _catches_up(self, lag: int, seconds: float) -> bool:
+        return self._cost.seconds(1) * TOLERANCE < self._interval
 
 
 class LateSeals:

@@ -14,6 +14,7 @@ from .messages import Message, Open
 from .metrics import RequestRecord
 from .prefill_machine import PrefillMachine
 from .timing import Timing
+from .verify import ReplayVerification
 
 # Ended sessions kept to answer a peer whose last message from here was lost.
 MAX_ENDED = 1024
@@ -40,6 +41,7 @@ class Session:
     stalled_since: Optional[float] = None  # D: no KV slot for a replay round since then
     relayed_at: float = 0.0  # D: when tokens came last
     record: Optional[RequestRecord] = None  # for people, never for decisions
+    verification: Optional[ReplayVerification] = None  # D: the same, when it was asked for
 
 
 class SessionTable:

@@ -1,14 +1,16 @@
-"""SGLang plugin of the demo: a scheduler that only waits for a transfer sleeps instead of polling without pause.
+"""SGLang plugin of demo and benchmarks: a scheduler that only waits for a transfer sleeps instead of polling without pause.
 
 --sleep-on-idle covers workers without requests. One whose request is still in transfer polls as fast as it can, which
 on 2 cores takes the core that the other worker computes on. All arms run with this plugin.
 """
 
+import os
 import time
 
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-PAUSE_S = 0.004  # a decode step takes 100 ms on CPU, a round of the waiting loop 0.3 ms
+# a decode step of SmolLM2 takes 100 ms on CPU, a round of the waiting loop 0.3 ms
+PAUSE_S = float(os.environ.get("RIG_IDLE_PAUSE_S", "0.004"))
 
 
 def register() -> None:

@@ -1,0 +1,143 @@
+"""Figures of what clients saw, from the times at which tokens came. No I/O, no clock.
+
+Raw event times, since a mean per token hides a stall.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """One answer.
+
+    Attributes:
+        sent_at: client's monotonic clock, in seconds.
+        at: when each token came, on the same clock.
+        ids: the tokens.
+        handoff: the server's record, empty if it wrote none.
+    """
+
+    sent_at: float
+    at: tuple[float, ...]
+    ids: tuple[int, ...]
+    handoff: dict
+
+    @property
+    def ttft(self) -> float:
+        """Seconds from sending to the first token."""
+        return self.at[0] - self.sent_at
+
+    @property
+    def gaps(self) -> list[float]:
+        """Seconds between each token and the next."""
+        return [b - a for a, b in itertools.pairwise(self.at)]
+
+    @property
+    def boundary(self) -> int | None:
+        """Tokens that the prefill worker made, if the decode worker took over then and went on."""
+        if self.handoff.get("outcome") != "committed" or self.handoff["boundary"] >= len(self.at):
+            return None
+        return self.handoff["boundary"]
+
+    @property
+    def boundary_gap(self) -> float | None:
+        """Seconds between the prefill worker's last token and the decode worker's first."""
+        return None if self.boundary is None else self.gaps[self.boundary - 1]
+
+    @property
+    def itl(self) -> float:
+        """Median of the other gaps, in seconds."""
+        gaps = self.gaps
+        if self.boundary is not None:
+            del gaps[self.boundary - 1]
+        return statistics.median(gaps)
+
+    @property
+    def decode_gaps(self) -> list[float]:
+        """Seconds between tokens that both come from the worker that decodes to the end."""
+        if self.handoff.get("outcome") == "finished":
+            return []
+        return self.gaps[self.boundary or 0 :]
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """Requests that one arm answered without another's in between."""
+
+    arm: str
+    at_once: int
+    requests: tuple[Request, ...]
+
+    @property
+    def tokens_per_s(self) -> float:
+        """From the first request sent to the last token."""
+        tokens = sum(len(request.ids) for request in self.requests)
+        return tokens / (max(r.at[-1] for r in self.requests) - min(r.sent_at for r in self.requests))
+
+
+@dataclasses.dataclass(frozen=True)
+class Figures:
+    """One arm's, times in milliseconds; None where there is nothing to measure.
+
+    Attributes:
+        boundary_gap_itls_*: gap at the switch in median ITLs of the same request.
+        itl_*: of tokens made by the worker that decodes to the end.
+        largest_gap_*: per request, between a token and the next.
+        tokens_per_s: median over blocks.
+        outcomes: requests by how their handoff ended.
+    """
+
+    requests: int
+    ttft_p50: float
+    ttft_p95: float
+    boundary_gap_p50: float | None
+    boundary_gap_p95: float | None
+    boundary_gap_itls_p50: float | None
+    boundary_gap_itls_p95: float | None
+    largest_gap_p50: float
+    largest_gap_max: float
+    itl_p50: float | None
+    itl_p95: float | None
+    tokens_per_s: float
+    tokens_bridged: float | None
+    outcomes: dict
+
+
+def quantile(values: Iterable[float], share: float) -> float | None:
+    """The smallest value that `share` of them do not exceed; None of none."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None
+
+
+def of_arm(blocks: Sequence[Block]) -> Figures:
+    """The figures of one arm's blocks."""
+    requests = [request for block in blocks for request in block.requests]
+    switched = [request for request in requests if request.boundary is not None]
+    boundary = [request.boundary_gap * 1e3 for request in switched]
+    in_itls = [request.boundary_gap / request.itl for request in switched]
+    largest = [max(request.gaps) * 1e3 for request in requests]
+    itls = [gap * 1e3 for request in requests for gap in request.decode_gaps]
+    bridged = [request.handoff["tokens_bridged"] for request in requests if "tokens_bridged" in request.handoff]
+    return Figures(
+        requests=len(requests),
+        ttft_p50=quantile((r.ttft * 1e3 for r in requests), 0.5),
+        ttft_p95=quantile((r.ttft * 1e3 for r in requests), 0.95),
+        boundary_gap_p50=quantile(boundary, 0.5),
+        boundary_gap_p95=quantile(boundary, 0.95),
+        boundary_gap_itls_p50=quantile(in_itls, 0.5),
+        boundary_gap_itls_p95=quantile(in_itls, 0.95),
+        largest_gap_p50=quantile(largest, 0.5),
+        largest_gap_max=max(largest),
+        itl_p50=quantile(itls, 0.5),
+        itl_p95=quantile(itls, 0.95),
+        tokens_per_s=statistics.median(block.tokens_per_s for block in blocks),
+        tokens_bridged=quantile(bridged, 0.5),
+        outcomes=dict(Counter(r.handoff["outcome"] for r in requests if "outcome" in r.handoff)),
+    )
