@@ -1,15 +1,15 @@
 """The flag itself: declared, refused with the full list, harmless on one side only; other routers, starts and few slots."""
 
+import argparse
 import itertools
-import os
-import subprocess
 import time
 
 import pytest
+from sglang.srt.server_args import ServerArgs
 from sglang.test.ci.ci_register import register_cpu_ci
 
 import handoff_stack as hs
-from rig import client, ports, servers, stack
+from rig import client, ports, process, servers, stack
 from rig.stack import Options
 
 register_cpu_ci(est_time=180, suite="stage-b-test-cpu")
@@ -19,23 +19,23 @@ FLAG = servers.HANDOFF_FLAG
 rids = (f"options-{n}" for n in itertools.count())
 
 
-def launch(args: list[str]) -> subprocess.CompletedProcess:
-    """Run a prefill worker's command with more arguments, to its end."""
-    url = f"http://127.0.0.1:{ports.free_port()}"
-    command = servers.prefill_command(Options(), url, ports.free_port(), handoff=True) + args
-    env = os.environ | servers.worker_env(Options(), url)
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+def test_flags_are_in_the_help():
+    parser = argparse.ArgumentParser()
+    ServerArgs.add_cli_args(parser)
+    for flag in (FLAG, "--disaggregation-handoff-replay-mode", "--disaggregation-handoff-verify"):
+        assert flag in parser.format_help()
 
 
-def test_flag_is_in_the_help():
-    assert FLAG in launch(["--help"]).stdout
-
-
-def test_unsupported_options_are_refused_with_the_full_list():
+def test_unsupported_options_are_refused_with_the_full_list(tmp_path):
+    """A prefill worker's command with more arguments, to its end."""
     unfit = ["--page-size", "16", "--enable-mixed-chunk", "--scheduler-recv-interval", "4"]
-    result = launch([*unfit, "--optimistic-prefill-attempts", "2"])
-    assert result.returncode != 0
-    error = next(line for line in result.stderr.splitlines() if line.startswith("ValueError"))
+    url = f"http://127.0.0.1:{ports.free_port()}"
+    command = servers.prefill_command(Options(), url, ports.free_port(), handoff=True)
+    command += [*unfit, "--optimistic-prefill-attempts", "2"]
+    worker = process.Process("prefill", command, tmp_path / "log", servers.worker_env(Options(), url), forked=True)
+    with pytest.raises(process.ProcessDied):
+        worker.wait_ready(url + "/health", timeout=120)
+    error = next(line for line in worker.log.read_text().splitlines() if line.startswith("ValueError"))
     named = ("--page-size 16", "--enable-mixed-chunk", "--scheduler-recv-interval", "--optimistic-prefill-attempts")
     for option in (FLAG, *named):
         assert option in error
@@ -77,30 +77,36 @@ def test_bridge_pauses_when_prefill_runs_short_of_slots(oracle):
         hs.assert_empty(pair)
 
 
-def test_behind_mini_lb(oracle):
-    """Upstream's Python router: /generate and chat, streamed and not, all handed over and equal to the unified server's."""
+@pytest.fixture(scope="module")
+def as_upstream():
+    """Nothing of the rig's faster start: children spawned, all models imported. Behind upstream's Python router."""
     # at 2 KiB of KV per token a chat's prompt of 36 tokens takes 0.3 s
     link = dict(router="mini_lb", link_mbit=2, decode_args=("--enable-metrics",))
-    with stack.pair(Options(), prefill_handoff=True, decode_handoff=True, **link) as pair:
-        sampling = dict(max_new_tokens=200, ignore_eos=True)
-        for stream in (True, False):
-            ids = hs.prompt(3200 + stream, 150)
-            answer = client.generate(pair.url, ids, stream=stream, **sampling)
-            assert answer.ids == oracle(ids, **sampling).ids
-            text = f"Behind another router, {stream}."
-            right = client.chat(oracle.server.url, text, max_tokens=40, stream=False, ignore_eos=True)
-            answer = client.chat(pair.url, text, max_tokens=40, stream=stream, ignore_eos=True)
-            assert (answer.text, answer.finish_reason) == (right.text, right.finish_reason)
-        # the server's own request at its start takes the ordinary path
-        taken_over = [n for (outcome, _), n in hs.counters(pair.decode).items() if outcome in ("committed", "finished")]
-        assert sum(taken_over) == 4
-        hs.assert_empty(pair)
+    with stack.pair(Options(fast_start=False), prefill_handoff=True, decode_handoff=True, **link) as running:
+        yield running
 
 
-def test_started_as_upstream_does():
-    """Children spawned, all models imported: nothing of the handoff rests on the rig's faster start."""
-    with stack.pair(Options(fast_start=False), prefill_handoff=True, decode_handoff=True) as pair:
-        ids, sampling = hs.prompt(3210, 150), dict(max_new_tokens=200, ignore_eos=True)
-        answer = hs.generate_held(pair, ids, tokens_first=8, rid=next(rids), **sampling)
-        assert hs.handoff(answer)["outcome"] == "committed" and len(answer.ids) == 200
-        hs.assert_empty(pair)
+def test_behind_mini_lb(oracle, as_upstream):
+    """/generate and chat, streamed and not, all handed over and equal to the unified server's."""
+    pair, sampling = as_upstream, dict(max_new_tokens=200, ignore_eos=True)
+    for stream in (True, False):
+        ids = hs.prompt(3200 + stream, 150)
+        answer = client.generate(pair.url, ids, stream=stream, **sampling)
+        assert answer.ids == oracle(ids, **sampling).ids
+        text = f"Behind another router, {stream}."
+        right = client.chat(oracle.server.url, text, max_tokens=40, stream=False, ignore_eos=True)
+        answer = client.chat(pair.url, text, max_tokens=40, stream=stream, ignore_eos=True)
+        assert (answer.text, answer.finish_reason) == (right.text, right.finish_reason)
+    # the server's own request at its start takes the ordinary path
+    taken_over = [n for (outcome, _), n in hs.counters(pair.decode).items() if outcome in ("committed", "finished")]
+    assert sum(taken_over) == 4
+    hs.assert_empty(pair)
+
+
+def test_started_as_upstream_does(oracle, as_upstream):
+    """Nothing of the handoff rests on the rig's faster start."""
+    ids, sampling = hs.prompt(3210, 150), dict(max_new_tokens=200, ignore_eos=True)
+    answer = hs.generate_held(as_upstream, ids, tokens_first=8, rid=next(rids), **sampling)
+    assert hs.handoff(answer)["outcome"] == "committed"
+    hs.same(answer, oracle(ids, **sampling))
+    hs.assert_empty(as_upstream)
