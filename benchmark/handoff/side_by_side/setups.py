@@ -30,9 +30,9 @@ class Setup:
     warm_up: int = 6
 
     def prompts(self, seed: int, count: int) -> list[list[int]]:
-        """Random token ids without a common beginning, the same for every arm."""
+        """Random token ids of both vocabularies, without a common beginning, the same for every arm."""
         rng = random.Random(seed)
-        return [[rng.randrange(10, 1000) for _ in range(self.prompt)] for _ in range(count)]
+        return [[rng.randrange(10, 400) for _ in range(self.prompt)] for _ in range(count)]
 
 
 def _options(model, pause_s: float) -> servers.Options:

@@ -10,6 +10,7 @@ from .workload import HANDOFF, PD, UNIFIED, Request, Workload
 from .world import Setup, World
 
 ANSWER = 128  # tokens; more than any bridge here
+WARM_UP, FAR_APART = 8, 0.01  # requests, requests per second
 
 
 @dataclass(frozen=True)
@@ -21,12 +22,13 @@ class Single:
     boundary: int
 
 
-def single(mode: str, costs: Costs, network: Network, prompt: int) -> Single:
-    """One request of ``prompt`` tokens, nothing else on the workers, no faults."""
+def single(mode: str, costs: Costs, network: Network, prompt: int, before: int = WARM_UP) -> Single:
+    """One request of ``prompt`` tokens, nothing else on the workers, no faults; ``before``: as many have come
+    and gone, from which D knows what a replay round costs."""
     kept: List[Request] = []
-    workload = Workload(1, 1.0, [prompt], (ANSWER, ANSWER), mode)
+    workload = Workload(before + 1, FAR_APART, [prompt], (ANSWER, ANSWER), mode)
     World(Setup(costs, network, workload), kept.append).run()
-    (request,) = kept
+    request = kept[-1]
     return Single(request.first_at - request.arrival, request.gap, request.boundary or 1)
 
 

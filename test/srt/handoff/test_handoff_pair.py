@@ -91,6 +91,7 @@ class Pair:
             assert self.client[span[0] - 1 : span[1]] == list(range(span[0], span[1] + 1))
             self.d.round_started(span[1])
             self.say(self.to_p, self.d.round_done(self.d_now))
+            self.say(self.to_p, self.d.room_ahead(self.d_now, self.room))
         return span
 
     def wait(self, seconds):

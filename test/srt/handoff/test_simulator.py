@@ -11,7 +11,7 @@ from benchmark.handoff.simulator.events import Clock
 from benchmark.handoff.simulator.faults import Faults, FaultRates
 from benchmark.handoff.simulator.invariants import Slots, Violation
 from benchmark.handoff.simulator.load import load
-from benchmark.handoff.simulator.predict import compare
+from benchmark.handoff.simulator.predict import compare, single
 from benchmark.handoff.simulator.workload import HANDOFF, PD, Request, Workload
 from benchmark.handoff.simulator.world import Setup, World
 
@@ -62,15 +62,18 @@ def test_handoff_takes_the_tail_out_of_the_ttft(prompt):
         assert result.handoff.boundary > 1
 
 
-def test_gap_at_the_boundary_is_a_replay_round_and_a_decode_step():
+def test_gap_at_the_boundary_is_a_decode_step():
+    """P's last token and D's last round come together."""
     for each in ALL:
-        result = compare(each, 16384, NETWORK)
-        expected = each.replay([(8, 16384)]) + each.decode(1, 16384)
-        assert result.handoff.gap == pytest.approx(expected, abs=0.5 * MS)
-    slow, fast, graph = (
-        compare(c, 16384, NETWORK).handoff.gap for c in (H20_EAGER_16, H20_EAGER_13, H20_GRAPH)
-    )
-    assert slow > fast > graph
+        gap = single(HANDOFF, each, NETWORK, 16384).gap
+        assert gap == pytest.approx(each.decode(1, 16384), abs=0.5 * MS)
+
+
+def test_gap_at_the_first_boundary_is_a_replay_round_and_a_decode_step():
+    """D knows no costs yet, and few entries are left when the KV comes: P stops at once, then D replays."""
+    for each in ALL:
+        gap = single(HANDOFF, each, NETWORK, 4096, before=0).gap
+        assert gap == pytest.approx(each.replay([(8, 4096)]) + each.decode(1, 4096), abs=0.5 * MS)
 
 
 def test_early_prompts_wait_their_turn():

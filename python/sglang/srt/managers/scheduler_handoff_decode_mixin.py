@@ -238,6 +238,7 @@ class SchedulerHandoffDecodeMixin(SchedulerHandoffReplayMixin):
         self._publish_record(session, COMMITTED)
         req.pd_rebootstrap_forced_output_id = req.output_ids.pop()
         self._detach(session)
+        self.decode_before_replay()
         # Its PREBUILT batch has nothing new to stream.
         req.handoff_streamed = True
 

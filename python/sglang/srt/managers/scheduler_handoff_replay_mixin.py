@@ -106,6 +106,10 @@ class SchedulerHandoffReplayMixin:
         self._rounds_launched.append((tokens, self.handoff.now))
         return batch
 
+    def decode_before_replay(self: Scheduler) -> None:
+        """A client waits at its switch: the running batch's turn comes before the next round."""
+        self._replayed_last = True
+
     def _extend_over_log(
         self: Scheduler, spans: List[Tuple[Req, int, int]]
     ) -> ScheduleBatch:

@@ -28,7 +28,7 @@ def takes_and_replays(messages: int) -> Event:
 
 # t1 to t3 are with the client before the KV is there; a round over t1 and t2 begins.
 BRIDGED = (takes(2), TO_P, STEP, STEP, takes(1), TO_P, STEP, ("KV arrives", 0), takes_and_replays(1), TO_P)
-# P logs t4 meanwhile; the round ends, D asks for the seal, P gives it and drops the step in flight.
+# P logs t4 meanwhile; the round ends, D takes t4 and asks for the seal, P gives it and drops the step in flight.
 SEALED = BRIDGED + (STEP, ROUND_DONE, takes(1), TO_P, TO_P, STEP, takes_and_replays(1))
 
 TRACES: Dict[str, Tuple[Scenario, Tuple[Event, ...]]] = {
@@ -42,7 +42,7 @@ TRACES: Dict[str, Tuple[Scenario, Tuple[Event, ...]]] = {
     ),
     "p_dies": (
         Scenario("P dies", answer=8, budget=6),
-        BRIDGED + (("P restarts",), ROUND_DONE, TO_P, LOOK, CLOCK, TO_P, CLOCK, TO_P, LOOK, ("D decodes on", 0)),
+        BRIDGED + (("P restarts",), ROUND_DONE, LOOK, LOOK, TO_P, CLOCK, TO_P, CLOCK, TO_P, LOOK, ("D decodes on", 0)),
     ),
     "resume": (
         Scenario("resume", answer=6, budget=6),

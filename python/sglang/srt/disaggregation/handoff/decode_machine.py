@@ -213,6 +213,8 @@ class DecodeMachine:
     def room_ahead(self, now: float, room: bool) -> List[Message]:
         """Whether D could replay the rest and run the request at once. The seal is not asked
         for until it can: nobody would generate while the request waits."""
+        if self.done:
+            return []
         self._room = room
         return self._advance(now)
 
@@ -239,6 +241,8 @@ class DecodeMachine:
         self.replayed, *left = self._rounds_to
         self._rounds_to = tuple(left)
         self.rounds += 1
+        # What P logged meanwhile may lie unread, and P would be asked to stop at a length long passed.
+        self._room = False
         return self._advance(now)
 
     def round_failed(self) -> None:
