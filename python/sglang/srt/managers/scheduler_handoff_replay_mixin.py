@@ -42,7 +42,10 @@ class SchedulerHandoffReplayMixin:
     def init_handoff_replay(self: Scheduler) -> None:
         self._replays_by_steps = get_disagg().disaggregation_handoff_replay_mode == "decode"
         self._verifies_replay = get_disagg().disaggregation_handoff_verify
-        self._max_replay_tokens = envs.SGLANG_DISAGGREGATION_HANDOFF_MAX_REPLAY_TOKENS.get()
+        setting = envs.SGLANG_DISAGGREGATION_HANDOFF_MAX_REPLAY_TOKENS
+        self._max_replay_tokens = setting.get()
+        if self._max_replay_tokens < 1:
+            raise ValueError(f"{setting.name} must be at least 1, got {setting.get()}")
         self._replayed_last = False
         self._replay_cost = StepCost() if self._replays_by_steps else ReplayCost()
         self._late_seals = LateSeals()
