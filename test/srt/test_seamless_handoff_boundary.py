@@ -6,6 +6,7 @@ import pytest
 from sglang.test.ci.ci_register import register_cpu_ci
 
 import handoff_stack as hs
+from handoff_requests import wait_until
 from rig import client
 from test_seamless_handoff import find_text, run_stack
 
@@ -68,11 +69,21 @@ def test_length_limit_around_the_boundary(pair, length):
 
 def test_stop_string_begins_before_and_ends_after(pair):
     ids, _, text = find_text(pair, seed=2400, start=B - 1, tokens=4)  # entries 7 to 10, boundary 8
-    # a stop string may hold back the tokens that could begin it
-    answer = hs.generate_held(pair, ids, tokens_first=B - 2, rid=next(rids), max_new_tokens=40, ignore_eos=True, stop=[text])
+    rid, before = next(rids), relayed(pair)
+    pair.hold.request(rid)
+    stream = client.start_generate(pair.url, ids, rid=rid, max_new_tokens=40, ignore_eos=True, stop=[text])
+    # not what the client has: the tokens that could begin the stop string are held back, and those that came with them
+    wait_until(lambda: relayed(pair) == before + B)
+    pair.hold.release(rid)
+    answer = stream.result()
     hs.same(answer, pair.oracle(ids, max_new_tokens=40, ignore_eos=True, stop=[text]))
     assert answer.finish_reason == {"type": "stop", "matched": text}
     assert hs.handoff(answer)["outcome"] == "committed" and len(answer.ids) > B
+
+
+def relayed(pair) -> float:
+    """Tokens that D has relayed so far, of all requests."""
+    return hs.metrics(pair.decode).get('sglang:handoff_tokens_total{kind="relayed",role="decode"}', 0)
 
 
 def test_character_split_over_the_boundary(pair):

@@ -143,7 +143,8 @@ def test_prefill_killed_after_the_kv_has_arrived(oracle):
         ids = hs.prompt(4203, 100)
         second = client.start_generate(pair.url, ids, rid="second", max_new_tokens=100, ignore_eos=True)
         pair.hold.wait_for("done", rid="second")
-        second.wait_for_tokens(3)
+        # D has read that the KV is here once it relays what P logged after it had said so
+        second.wait_for_tokens(len(second.answer.ids) + 10)
         pair.prefill.process.kill()
         first.disconnect()
         answer = second.result(timeout=60)

@@ -36,6 +36,7 @@ from sglang.srt.managers.scheduler_handoff_prefill_mixin import (
 )
 from sglang.srt.runtime_context import get_serving
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
+from sglang.srt.utils.common import async_h2d
 from sglang.utils import TypeBasedDispatcher
 
 if TYPE_CHECKING:
@@ -114,9 +115,9 @@ class SchedulerHandoffMixin(SchedulerHandoffPrefillMixin, SchedulerHandoffDecode
         lens = [r.kv.kv_committed_len for r in reqs]
         batch.req_pool_indices_cpu = torch.tensor(rows, dtype=torch.int64)
         batch.seq_lens_cpu = torch.tensor(lens, dtype=torch.int64)
-        batch.req_pool_indices = batch.req_pool_indices_cpu.to(self.device)
-        batch.seq_lens = batch.seq_lens_cpu.to(self.device)
-        batch.orig_seq_lens = batch.seq_lens.to(torch.int32)
+        batch.req_pool_indices = async_h2d(rows, dtype=torch.int64, device=self.device)
+        batch.seq_lens = async_h2d(lens, dtype=torch.int64, device=self.device)
+        batch.orig_seq_lens = async_h2d(lens, dtype=torch.int32, device=self.device)
         batch.seq_lens_sum = sum(lens)
         batch.input_ids = None
         batch.sampling_info = SamplingBatchInfo.from_schedule_batch(

@@ -25,6 +25,7 @@ from sglang.srt.disaggregation.handoff.prefill_machine import (
 from sglang.srt.disaggregation.handoff.sessions import Session
 from sglang.srt.environ import envs
 from sglang.srt.managers.schedule_batch import FINISH_LENGTH
+from sglang.srt.utils.common import async_h2d
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
@@ -166,10 +167,12 @@ class SchedulerHandoffPrefillMixin:
         if session.in_flight:
             return False
         self.free_handoff_kv(req, length)
-        row = torch.tensor([req.kv.req_pool_idx], dtype=torch.int64, device=self.device)
         last = machine.log.slice(len(machine.log), len(machine.log) + 1)
         self.future_map.stash_bonus_tokens(
-            row, torch.tensor(last, dtype=torch.int64, device=self.device)
+            *(
+                async_h2d(numbers, dtype=torch.int64, device=self.device)
+                for numbers in ([req.kv.req_pool_idx], last)
+            )
         )
         return True
 
