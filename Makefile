@@ -52,7 +52,7 @@ test: setup
 demo: setup
 	$(BIN)/python -m demo
 
-# neither this nor the next needs SGLang or torch. All interleavings, then the mutants: about ten minutes
+# neither this nor the next needs SGLang or torch. All interleavings, then the mutants: about twenty minutes
 check-protocol: $(REQUIREMENTS)
 	cd test/srt/handoff && $(CURDIR)/$(BIN)/python -m checker --full
 
