@@ -70,4 +70,4 @@ side-by-side: setup
 
 # build/tree stays: it may hold edits that `make patches` hasn't exported
 clean:
-	rm -rf $(VENV) build/models build/rig build/demo
+	rm -rf $(VENV) build/models build/rig build/demo build/side_by_side

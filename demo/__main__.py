@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 from demo import arms, prompts, report, timeline
 from demo.measure import Run, most_typical
 from demo.table import table
-from rig import client, idle, process, servers
+from rig import client, idle, network, process, servers
 
 OUT = servers.ROOT / "build" / "demo"
 MODEL_IN_WORDS = "SmolLM2-135M in float32 on CPU"
@@ -58,7 +58,7 @@ def ask_all(running: list[arms.Arm]) -> dict[str, list[Run]]:
 
 def main() -> int:
     started_at = time.monotonic()
-    namespaces, how = arms.shaped_by_kernel()
+    namespaces, how = network.shaped_by_kernel()
     say(f"== KV link of {arms.LINK_MBIT} Mbit/s, {how}")
     load = os.getloadavg()[0]
     if load > BUSY:

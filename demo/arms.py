@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator
 
 from demo import facts
-from demo.measure import DECODE, UNIFIED, Run, Token, makers
-from rig import client, idle, network, servers, stack
+from demo.measure import UNIFIED, Run, Token, makers
+from rig import client, idle, servers, stack
 
 UNIFIED_ARM, PD_ARM, HANDOFF_ARM = "unified", "PD", "PD + handoff"
 LINK_MBIT = 120  # 45 MB of KV take 3 s
@@ -78,15 +78,6 @@ class Arm:
         # the answer may end before P has noted the end of the transfer
         self.pair.hold.wait_for("done", rid=rid)
         return facts.of_transfer(self.pair.hold.events(), rid, clock) | facts.of_handoff(handoff, clock)
-
-
-def shaped_by_kernel() -> tuple[bool, str]:
-    """Return whether the KV link can be a network link shaped by the kernel here, and in words how it's slowed down."""
-    try:
-        network.Network().close()
-    except network.CannotShape as reason:
-        return False, f"delayed by the transfer plugin ({reason})"
-    return True, "shaped by the kernel (tc tbf between network namespaces)"
 
 
 @contextlib.contextmanager

@@ -43,6 +43,15 @@ def problem() -> str | None:
     return None
 
 
+def shaped_by_kernel() -> tuple[bool, str]:
+    """Return whether the KV link can be a network link shaped by the kernel here, and in words how it's slowed down."""
+    try:
+        Network().close()
+    except CannotShape as reason:
+        return False, f"delayed by the transfer plugin ({reason})"
+    return True, "shaped by the kernel (tc tbf between network namespaces)"
+
+
 def enter(namespace: str) -> None:
     """Move the calling thread, and what it starts, into a network namespace.
 

@@ -30,19 +30,11 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
-def namespaces() -> bool:
-    """Whether the KV link can be one shaped by the kernel here."""
-    try:
-        network.Network().close()
-    except network.CannotShape as reason:
-        say(f"   KV transfers are delayed by the rig's plugin, not by a shaped link ({reason})")
-        return False
-    return True
-
-
 def run(setup: Setup, levels: list[int], requests: int, seed: int, handoff_args: list[str]) -> dict[int, list[Block]]:
     """Start the arms, and return the blocks by how many requests were under way at once."""
-    link = {"namespaces": namespaces(), "link_mbit": setup.link_mbit}
+    shaped, how = network.shaped_by_kernel()
+    say(f"   KV link of {setup.link_mbit:g} Mbit/s, {how}")
+    link = {"namespaces": shaped, "link_mbit": setup.link_mbit}
     with stack.side_by_side(setup.options, handoff_args=tuple(handoff_args), **link) as (plain, seamless):
         arms = [
             load.Arm(UNIFIED, plain.unified.url, (plain.unified.url,)),

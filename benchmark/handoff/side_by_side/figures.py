@@ -72,7 +72,6 @@ class Block:
     """Requests that one arm answered without another's in between."""
 
     arm: str
-    at_once: int
     requests: tuple[Request, ...]
 
     @property
@@ -108,6 +107,11 @@ class Figures:
     tokens_per_s: float
     tokens_bridged: float | None
     outcomes: dict
+
+
+def requests_of(blocks: Iterable[Block], arm: str) -> list[Request]:
+    """One arm's requests, in the order in which they were asked."""
+    return [request for block in blocks if block.arm == arm for request in block.requests]
 
 
 def quantile(values: Iterable[float], share: float) -> float | None:

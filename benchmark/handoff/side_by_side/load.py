@@ -34,7 +34,7 @@ def ask(arm: Arm, prompts: Sequence[Sequence[int]], new_tokens: int, at_once: in
     # so that no arm finds a prefix of an earlier block
     for worker in arm.workers:
         idle.wait_idle(worker)
-    return Block(arm.name, at_once, tuple(map(_request, answers)))
+    return Block(arm.name, tuple(map(_request, answers)))
 
 
 def _request(answer: client.Answer) -> Request:

@@ -11,7 +11,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-from .figures import Block
+from .figures import Block, requests_of
 from .setups import ARMS, HANDOFF, PD, UNIFIED
 
 # Okabe and Ito's colours, which stay apart for colour-blind readers
@@ -22,7 +22,7 @@ def draw(runs: Mapping[str, Sequence[Block]], path: pathlib.Path) -> None:
     """Draw the blocks of each setup, by its name, and write the picture to `path`, a PNG file."""
     figure, rows = plt.subplots(len(runs), 4, figsize=(17, 3.4 * len(runs)), dpi=110, squeeze=False)
     for row, (name, blocks) in zip(rows, runs.items()):
-        requests = {arm: [r for block in blocks if block.arm == arm for r in block.requests] for arm in ARMS}
+        requests = {arm: requests_of(blocks, arm) for arm in ARMS}
         _shares(row[0], {arm: [r.ttft * 1e3 for r in requests[arm]] for arm in ARMS}, "TTFT, ms")
         gaps = [r.boundary_gap / r.itl for r in requests[HANDOFF] if r.boundary is not None]
         _shares(row[1], {HANDOFF: gaps}, "gap at the switch, in ITLs of its request")

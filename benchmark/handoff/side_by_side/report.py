@@ -26,6 +26,7 @@ def build(setup: Setup, at_once: int, blocks: Sequence[figures.Block]) -> dict:
     """One setup's report, with every request's event times in seconds since the first request was sent."""
     of_arm = {arm: figures.of_arm([block for block in blocks if block.arm == arm]) for arm in ARMS}
     goals = verdict.goals(of_arm, at_once)
+    zero = min(block.requests[0].sent_at for block in blocks)
     return {
         "setup": {
             "model": setup.name,
@@ -39,7 +40,7 @@ def build(setup: Setup, at_once: int, blocks: Sequence[figures.Block]) -> dict:
         "arms": {arm: dataclasses.asdict(found) for arm, found in of_arm.items()},
         "goals": [dataclasses.asdict(goal) | {"met": goal.met, "text": str(goal)} for goal in goals],
         "different": verdict.different(blocks),
-        "blocks": [_block(block, min(b.requests[0].sent_at for b in blocks)) for block in blocks],
+        "blocks": [_block(block, zero) for block in blocks],
     }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from rig.goal import Goal
 
-from .figures import Block, Figures
+from .figures import Block, Figures, requests_of
 from .setups import HANDOFF, PD, UNIFIED
 
 
@@ -28,7 +28,7 @@ def goals(figures: Mapping[str, Figures], at_once: int) -> list[Goal]:
 
 def different(blocks: Sequence[Block]) -> list[str]:
     """One sentence for each request whose answer differs from the unified server's."""
-    answers = {arm: [r.ids for block in blocks if block.arm == arm for r in block.requests] for arm in (UNIFIED, PD, HANDOFF)}
+    answers = {arm: [request.ids for request in requests_of(blocks, arm)] for arm in (UNIFIED, PD, HANDOFF)}
     return [
         f"{arm} answered request {number} differently from {UNIFIED}"
         for arm in (PD, HANDOFF)

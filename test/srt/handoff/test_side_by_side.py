@@ -50,7 +50,7 @@ def test_no_quantile_of_nothing():
 
 
 def test_throughput_runs_from_the_first_request_to_the_last_token():
-    block = Block(PD, 2, (request(1.0, ttft=1.0, sent_at=10.0), request(1.0, ttft=2.0, sent_at=11.0)))
+    block = Block(PD, (request(1.0, ttft=1.0, sent_at=10.0), request(1.0, ttft=2.0, sent_at=11.0)))
     assert block.tokens_per_s == pytest.approx(4 / 4.0)
 
 
@@ -59,7 +59,7 @@ def of_three_arms(handoff_gap=0.12, handoff_ttft=1.01, handoff_itl=0.1, wrong=Fa
     seamless = [switched(0.1, handoff_gap, handoff_itl, handoff_itl, boundary=2, ttft=handoff_ttft)]
     if wrong:
         seamless[0] = switched(0.1, 0.1, 0.1, 0.1, boundary=2, ids=[0, 1, 2, 3, 9])
-    return [Block(UNIFIED, 8, tuple(plain)), Block(PD, 8, tuple(plain)), Block(HANDOFF, 8, tuple(seamless))]
+    return [Block(UNIFIED, tuple(plain)), Block(PD, tuple(plain)), Block(HANDOFF, tuple(seamless))]
 
 
 def missed(blocks, at_once=8):
@@ -103,7 +103,7 @@ def test_the_report_has_every_event_and_a_row_of_each_arm():
 
 def test_the_picture_is_drawn_also_without_any_switch(tmp_path):
     blocks = of_three_arms()
-    picture.draw({"with": blocks, "without": blocks[:2] + [Block(HANDOFF, 1, (request(0.1),))]}, tmp_path / "picture.png")
+    picture.draw({"with": blocks, "without": blocks[:2] + [Block(HANDOFF, (request(0.1),))]}, tmp_path / "picture.png")
     assert (tmp_path / "picture.png").stat().st_size > 10_000
 
 

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from benchmark.handoff.simulator import core, costs, invariants, report, rough
-from benchmark.handoff.simulator.costs import ALL, H20_EAGER_13, H20_EAGER_16, H20_GRAPH, H200_GRAPH
+from benchmark.handoff.simulator.costs import ALL, H20_EAGER_16, H20_GRAPH, H200_GRAPH
 from benchmark.handoff.simulator.costs import Costs, Network
 from benchmark.handoff.simulator.events import Clock
 from benchmark.handoff.simulator.faults import Faults, FaultRates

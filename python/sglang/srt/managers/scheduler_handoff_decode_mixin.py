@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any, Dict, List
 
-from sglang.srt.disaggregation.base import KVPoll
 from sglang.srt.disaggregation.handoff.decode_machine import (
     DecodeMachine,
     DecodeState,
@@ -31,7 +30,6 @@ from sglang.srt.managers.schedule_batch import FINISH_ABORT
 from sglang.srt.managers.scheduler_handoff_replay_mixin import (
     SchedulerHandoffReplayMixin,
 )
-from sglang.srt.runtime_context import get_disagg
 
 if TYPE_CHECKING:
     from sglang.srt.disaggregation.decode import DecodeRequest
@@ -71,7 +69,7 @@ class SchedulerHandoffDecodeMixin(SchedulerHandoffReplayMixin):
             **self.replay_pace(),
         )
         session = Session(decode_req, machine, None, record=RequestRecord("offered"))
-        if get_disagg().disaggregation_handoff_verify:
+        if self.verifies_replay:
             session.verification = ReplayVerification()
         self.handoff.add(session)
         req.handoff = session

@@ -41,7 +41,7 @@ class SchedulerHandoffReplayMixin:
 
     def init_handoff_replay(self: Scheduler) -> None:
         self._replays_by_steps = get_disagg().disaggregation_handoff_replay_mode == "decode"
-        self._verifies_replay = get_disagg().disaggregation_handoff_verify
+        self.verifies_replay = get_disagg().disaggregation_handoff_verify
         setting = envs.SGLANG_DISAGGREGATION_HANDOFF_MAX_REPLAY_TOKENS
         self._max_replay_tokens = setting.get()
         if self._max_replay_tokens < 1:
@@ -103,7 +103,7 @@ class SchedulerHandoffReplayMixin:
             if self._replays_by_steps
             else self._extend_over_log(spans)
         )
-        if self._verifies_replay:
+        if self.verifies_replay:
             self._ask_for_predictions(batch)
         tokens = sum(last - first + 1 for _, first, last in spans)
         self._rounds_launched.append((tokens, self.handoff.now))
@@ -153,15 +153,16 @@ class SchedulerHandoffReplayMixin:
         """The KV of the round is written. What the model has sampled is not used."""
         self._rounds_ended.append(self._rounds_launched.popleft())
         self.handoff.clock_wanted = True
-        predictions = self._predictions(batch, result) if self._verifies_replay else []
+        predictions = self._predictions(batch, result) if self.verifies_replay else []
         for number, req in enumerate(batch.reqs):
             session = req.handoff
             session.in_flight -= 1
-            tokens = session.record.end_round()
-            self.handoff_metrics.tokens("replayed", tokens)
+            self.handoff_metrics.tokens("replayed", session.record.end_round())
             if predictions:
-                newest = session.machine.replayed + tokens
-                self._verify(session, newest, predictions[number])
+                # The round's entries predict the next ones.
+                first = session.machine.replayed + 2
+                session.verification.predicted(first, predictions[number])
+                self.compare_replay(session)
             self.handoff.send(session, session.machine.round_done(self.handoff.now))
             self.note_handoff_state(session)
 
@@ -264,13 +265,6 @@ class SchedulerHandoffReplayMixin:
             ]
             for request_values, request_ids in zip(values, ids, strict=True)
         ]
-
-    def _verify(
-        self: Scheduler, session: Session, newest: int, predictions: List[Prediction]
-    ) -> None:
-        """The round's entries, up to ``newest``, predict the next ones."""
-        session.verification.predicted(newest - len(predictions) + 2, predictions)
-        self.compare_replay(session)
 
     def compare_replay(self: Scheduler, session: Session) -> None:
         """Compare and count what can be by now."""

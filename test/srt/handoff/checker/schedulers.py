@@ -5,7 +5,7 @@ What they must never do is looked at where they do it; the rest is in ``invarian
 
 from __future__ import annotations
 
-from .machines import Facts, Violation
+from .machines import Violation
 from .world import ABORTED, ERROR, FINISHED, GONE, KV_ACTIVE, KV_DONE, KV_DRAINING, KV_ENDING, KV_FAILED, KV_SILENT
 from .world import ORDINARY, OWN, QUEUE, RUNNING, Request, World
 

@@ -91,7 +91,7 @@ class TritonShortExtend:
             and self._metadata.forward_batch is forward_batch
         ):
             return self._metadata
-        lens = [int(n) for n in forward_batch.seq_lens_cpu]
+        lens = forward_batch.seq_lens_cpu.tolist()
         requests, device = len(lens), q.device
         kv_indices = torch.empty(sum(lens), dtype=torch.int64, device=device)
         kv_indptr = self._backend._fill_kv_indptr_and_indices(
