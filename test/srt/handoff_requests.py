@@ -6,7 +6,8 @@ import time
 import handoff_stack as hs
 from rig import client
 
-_rids = (f"asked-{n}" for n in itertools.count())
+# None begins with another: an abort is for all that begin with its rid
+_rids = (f"asked-{n}." for n in itertools.count())
 
 
 class Asked:
