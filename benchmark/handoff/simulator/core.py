@@ -20,7 +20,7 @@ def _load() -> ModuleType:
         stub = ModuleType(f"{_PACKAGE}.{module}")
         setattr(stub, name, object)
         sys.modules[stub.__name__] = stub
-    for name in ("log", "messages", "timing", "pace", "prefill_machine", "decode_machine", "sessions"):
+    for name in ("log", "messages", "timing", "cost", "pace", "admission", "prefill_machine", "decode_machine", "sessions"):
         setattr(package, name, importlib.import_module(f"{_PACKAGE}.{name}"))
     return package
 
@@ -30,8 +30,9 @@ messages = _core.messages
 AbortReason, EndReason = messages.AbortReason, messages.EndReason
 DecodeMachine, DecodeState = _core.decode_machine.DecodeMachine, _core.decode_machine.DecodeState
 PrefillMachine, PrefillState = _core.prefill_machine.PrefillMachine, _core.prefill_machine.PrefillState
-HOLD_KV = _core.prefill_machine.HOLD_KV
+HOLD_KV, OPEN_STATES = _core.prefill_machine.HOLD_KV, _core.prefill_machine.OPEN_STATES
 Session, SessionTable = _core.sessions.Session, _core.sessions.SessionTable
 Timing = _core.timing.Timing
 SEAL_LAG, SealAhead = _core.pace.SEAL_LAG, _core.pace.SealAhead
-ReplayCost, LateSeals = _core.pace.ReplayCost, _core.pace.LateSeals
+LateSeals, LinearCost = _core.pace.LateSeals, _core.cost.LinearCost
+admission = _core.admission

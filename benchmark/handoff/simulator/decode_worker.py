@@ -18,7 +18,7 @@ from .core import (
     DecodeMachine,
     DecodeState,
     LateSeals,
-    ReplayCost,
+    LinearCost,
     SealAhead,
     Session,
     messages,
@@ -44,7 +44,7 @@ class DecodeWorker(Worker):
         self._stalled: Dict[int, float] = {}
         self._round: Optional[List[Session]] = None
         self._round_began = (0, 0.0)  # tokens, when
-        self._replay_cost, self._late_seals = ReplayCost(), LateSeals()
+        self._replay_cost, self._late_seals = LinearCost(), LateSeals()
         self._replayed_last = False
         self._full_until = 0.0
         self._pass_at: Optional[float] = None
@@ -108,6 +108,7 @@ class DecodeWorker(Worker):
         request.d_session = Session(request, machine, None)
         self.table.add(request.d_session)
         request.offer = self.channel.endpoint
+        request.worth = self._batch if self._batch >= self.world.max_running else 0
 
     # ------------------------------------------------------------------ scheduler loop
     def wake(self) -> None:

@@ -22,7 +22,7 @@ class Load:
     gap: List[float]
 
 
-def load(mode: str, costs: Costs, prefills: int, decodes: int, share: float, idle_only: bool = False) -> Load:
+def load(mode: str, costs: Costs, prefills: int, decodes: int, share: float, admits: bool = True) -> Load:
     """``share`` of what the prefill workers can do arrives. The seed is fixed: every arm gets the
     same requests at the same times."""
     mean = sum(costs.ttft(prompt) for prompt in PROMPTS) / len(PROMPTS)
@@ -30,7 +30,7 @@ def load(mode: str, costs: Costs, prefills: int, decodes: int, share: float, idl
     workload = Workload(REQUESTS, share * prefills / mean, PROMPTS, ANSWERS, mode)
     setup = Setup(
         costs, Network.of_report(), workload,
-        prefills=prefills, decodes=decodes, idle_only=idle_only, seed=11,
+        prefills=prefills, decodes=decodes, admits=admits, seed=11,
     )  # fmt: skip
     World(setup, kept.append).run()
     ttft = [request.first_at - request.arrival for request in kept]

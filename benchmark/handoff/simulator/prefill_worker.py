@@ -10,7 +10,8 @@ from collections import deque
 from typing import Deque, Dict, List, Optional, Tuple
 
 from . import invariants
-from .core import HOLD_KV, EndReason, PrefillMachine, PrefillState, Session, messages
+from .core import HOLD_KV, OPEN_STATES, EndReason, PrefillMachine, PrefillState, Session, admission, messages
+from .link import SUCCESS
 from .worker import Worker
 from .workload import UNIFIED, Request
 
@@ -31,6 +32,7 @@ class PrefillWorker(Worker):
         self._launched: Deque[Tuple[Optional[Request], object, float]] = deque()
         self._last_was_chunk = False
         self._asleep = True
+        self.bridges = admission.BridgeAdmission(self.world.limits)
 
     # -------------------------------------------------------------- a request's way in
     def submit(self, request: Request) -> None:
@@ -100,10 +102,12 @@ class PrefillWorker(Worker):
     def _result(self, epoch: int) -> None:
         if epoch != self.epoch:
             return
-        request, what, _ = self._launched.popleft()
+        request, what, seconds = self._launched.popleft()
         if request is None:
+            self.bridges.step_took(seconds)
             self._bridge_result(what)
         else:
+            self.bridges.prompts_took(what, seconds)
             self._chunk_result(request, what)
         if self._launched:
             self.clock.after(self._launched[0][2], self._result, self.epoch)
@@ -113,7 +117,7 @@ class PrefillWorker(Worker):
         if self._last_was_chunk:
             # At most one bridge step between two prefill batches.
             self._last_was_chunk = False
-            batch = self._next_bridge()
+            batch = self._next_bridge(between_prompts=True)
             if batch is not None:
                 return batch
         return self._next_chunk() or self._next_bridge()
@@ -137,7 +141,19 @@ class PrefillWorker(Worker):
         request.computed += tokens
         self._chunked = request if request.computed < request.prompt else None
         self._last_was_chunk = True
+        self._make_way_for(tokens)
         return request, tokens, time
+
+    def _make_way_for(self, tokens: int) -> None:
+        if not self.world.admits:
+            return
+        now = self.table.now = self.local()
+        for session in self.table:
+            sent, machine = session.request.transfer.p_state is SUCCESS, session.machine
+            if sent or self.bridges.ends_within(now, machine.nonce, tokens):
+                said = machine.stop_after(now, session.in_flight)
+                self.world.count["made way for a prompt"] += bool(said)
+                self.table.send(session, said)
 
     def _chunk_result(self, request: Request, tokens: int) -> None:
         request.p_rows += tokens
@@ -167,12 +183,10 @@ class PrefillWorker(Worker):
     # ------------------------------------------------------------------------- bridge
     def _start_bridge(self, request: Request) -> None:
         self.table.now = self.local()
-        busy = self._chunked or self._waiting or any(r is not None for r, _, _ in self._launched)
-        bridge = 1 if self.world.idle_only and busy else self.world.max_bridge
         machine = PrefillMachine(
             room=request.room, nonce=request.nonce, endpoint=self.channel.endpoint,
             prompt_len=request.prompt, cached_tokens=0, fingerprint=FINGERPRINT,
-            budget=min(bridge, request.length), timing=self.world.timing,
+            budget=min(self._bridge_tokens(request), request.length), timing=self.world.timing,
             prefill_us=int((self.clock.now - request.arrival) * 1e6),
         )  # fmt: skip
         session = Session(request, machine, request.offer)
@@ -181,13 +195,29 @@ class PrefillWorker(Worker):
         first = request.token(1)
         self.table.send(session, machine.start(self.table.now, first, self._end_of(request, 1)))
 
+    def _bridge_tokens(self, request: Request) -> int:
+        now, chunk = self.table.now, self.world.costs.chunk
+        self.bridges.transfers.begins(now, request.nonce, (request.prompt - 1) % chunk + 1)
+        if not self.world.admits:
+            return self.bridges.limits.tokens
+        waiting = sum(r.prompt for r in self._waiting)
+        if self._chunked is not None:
+            waiting += self._chunked.prompt - self._chunked.computed
+        bridging = sum(s.machine.state in OPEN_STATES for s in self.table)
+        refusal = self.bridges.refusal(now, request.nonce, waiting, bridging, request.worth)
+        if refusal == admission.ADMITTED:
+            return self.bridges.limits.tokens
+        self.world.count["not bridged: " + refusal] += 1
+        return 1
+
     @staticmethod
     def _end_of(request: Request, index: int) -> Optional[EndReason]:
         return request.end if index == request.length else None
 
-    def _next_bridge(self):
+    def _next_bridge(self, between_prompts: bool = False):
         sessions = [s for s in self.table if self._wants_step(s)]
-        if not sessions:
+        prompts_wait = between_prompts and self.world.admits and bool(self._waiting or self._chunked)
+        if not sessions or not self.bridges.may_step(self.local(), prompts_wait):
             return None
         fits = self.slots.free >= len(sessions)
         for session in sessions:
@@ -245,6 +275,7 @@ class PrefillWorker(Worker):
             if transfer.p_state is None or transfer.writing:
                 continue
             if session is not None:
+                self.bridges.transfers.ends(self.local(), session.machine.nonce, transfer.p_state is SUCCESS)
                 if session.in_flight or not session.machine.done:
                     continue
                 if request.p_rows:

@@ -22,7 +22,7 @@ class Request:
     __slots__ = (
         "id room mode p d prompt length end arrival first stride "  # asked for
         "seen first_at last_at gap boundary outcome ended_at aborting "  # the client's side
-        "nonce offer transfer "  # the wire's
+        "nonce offer worth transfer "  # the wire's
         "computed p_rows p_session p_done p_held cancelled "  # on P
         "d_rows d_session d_state d_done owner joined ready"  # on D
     ).split()
@@ -39,6 +39,7 @@ class Request:
         self.seen = self.computed = self.p_rows = self.d_rows = self.joined = 0
         self.first_at = self.last_at = self.gap = self.ended_at = self.boundary = None
         self.outcome = self.nonce = self.offer = self.transfer = None
+        self.worth = 0
         self.p_session = self.d_session = self.d_state = None
         self.p_done = self.p_held = self.d_done = self.owner = False
         self.aborting = self.cancelled = self.ready = False

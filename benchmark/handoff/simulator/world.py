@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Callable, Dict, Iterator, Optional
 
 from . import invariants
-from .core import Timing
+from .core import Timing, admission
 from .costs import Costs, Network
 from .decode_worker import DecodeWorker
 from .events import Clock
@@ -26,8 +26,9 @@ class Setup:
     p_rows, d_rows: KV slots of one worker, in tokens.
     max_running: requests in one decode batch.
     max_bridge: the product's bridge budget, in tokens.
-    idle_only: what an admission rule on P would do: no bridge where another prompt is at hand when
-        t1 is sampled; the log is closed with t1, as by a budget of 1. The product has none yet.
+    max_bridges, share: the product's limits on bridging, see admission.Limits.
+    admits: whether P looks at these, at the prompts that wait and at D's load, as the product does. Else it
+        bridges every request, and takes a step after every chunk of a prompt.
     patience: a request that is still on a worker so long after its arrival never ends (s).
     """
 
@@ -42,7 +43,9 @@ class Setup:
     d_rows: int = 400_000
     max_running: int = 256
     max_bridge: int = 512
-    idle_only: bool = False
+    max_bridges: int = 32
+    share: float = 0.02
+    admits: bool = True
     patience: float = 600.0
     seed: int = 0
 
@@ -52,8 +55,8 @@ class World:
 
     def __init__(self, setup: Setup, on_end: Optional[Callable[[Request], None]] = None) -> None:
         self.costs, self.network, self.timing = setup.costs, setup.network, setup.timing
-        self.max_running, self.max_bridge, self.rates = setup.max_running, setup.max_bridge, setup.rates
-        self.idle_only = setup.idle_only
+        self.max_running, self.admits, self.rates = setup.max_running, setup.admits, setup.rates
+        self.limits = admission.Limits(setup.max_bridge, setup.max_bridges, setup.share)
         self.clock, self.rng = Clock(), random.Random(setup.seed)
         self.faults = Faults(setup.rates, random.Random(setup.seed ^ 0x5EED))
         self.control = Control(self.clock, setup.network, self.faults)

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 CORE = Path(__file__).parents[3] / "python/sglang/srt/disaggregation/handoff"
-FILES = ("log", "messages", "timing", "pace", "prefill_machine", "decode_machine", "verify")
+FILES = ("log", "messages", "timing", "cost", "pace", "admission", "prefill_machine", "decode_machine", "verify")
 PROBE = """
 import importlib, sys, types
 

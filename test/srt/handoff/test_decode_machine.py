@@ -13,7 +13,8 @@ from sglang.srt.disaggregation.handoff.decode_machine import (
     DecodeState,
 )
 from sglang.srt.disaggregation.handoff.log import HandoffLog
-from sglang.srt.disaggregation.handoff.pace import LateSeals, SealAheadOfSteps, SealNow, StepCost
+from sglang.srt.disaggregation.handoff.cost import StepCost
+from sglang.srt.disaggregation.handoff.pace import LateSeals, SealAheadOfSteps, SealNow
 from sglang.srt.disaggregation.handoff.messages import (
     Abort,
     AbortReason,
@@ -571,7 +572,7 @@ def test_commit_when_all_but_the_last_entry_is_replayed():
     assert machine.state is OWNER and machine.boundary == 8 and machine.end_reason is EndReason.SEAL
 
 
-@pytest.mark.parametrize("reason", EndReason)
+@pytest.mark.parametrize("reason", [EndReason.TOKEN, EndReason.LENGTH, EndReason.BUDGET])
 def test_an_end_on_P_before_the_KV_is_handed_over_too(reason):
     """Only D's own stop rules end the request; by them the token was none."""
     machine = relaying(1)
@@ -807,6 +808,54 @@ def test_no_resume_of_a_P_that_was_not_asked_to_stop():
     machine.round_failed()
     before = everything(machine)
     assert machine.resume(NOW) == [] and everything(machine) == before
+
+
+def unasked(count=6, room=True):
+    """P has stopped of itself at ``count``; all is relayed."""
+    machine = relaying(count)
+    machine.take_relay()
+    machine.receive(NOW, sealed_at(count))
+    machine.kv_arrived(NOW)
+    machine.room_ahead(NOW, room)
+    return machine
+
+
+def test_P_stops_of_itself_and_D_takes_over():
+    machine = unasked()
+    assert machine.state is DRAINING
+    machine.round_started(machine.replay_range(99)[1])
+    machine.round_done(NOW)
+    assert machine.room_ahead(NOW, True) == [Commit(ROOM, NONCE, 6)] and not machine.alone
+
+
+def test_P_stops_of_itself_and_D_has_no_room_for_the_request():
+    machine = unasked(room=False)
+    assert machine.state is REPLAYING and machine.term == 2 and machine.boundary is None
+
+
+def test_P_stops_of_itself_and_D_takes_over_only_where_there_is_room_at_the_end_too():
+    """It is looked at again: the last round may have taken long. Resumed, P goes on from there."""
+    machine = unasked()
+    machine.round_started(machine.replay_range(99)[1])
+    assert machine.room_ahead(NOW, False) == [], "not while the round is in flight"
+    assert machine.round_done(NOW) == [] and machine.state is DRAINING
+    assert machine.room_ahead(NOW, False) == [Resume(ROOM, NONCE, 2, 7)]
+
+
+def test_P_stops_of_itself_before_D_has_seen_the_KV():
+    machine = relaying(1)
+    machine.receive(NOW, sealed_at(1))
+    assert machine.room_ahead(NOW, False) == [] and machine.state is RELAYING
+    machine.take_relay()
+    assert machine.kv_arrived(NOW) == [], "the room was not looked at"
+    assert machine.room_ahead(NOW, True) == [Commit(ROOM, NONCE, 1)]
+
+
+def test_room_is_no_condition_once_D_has_asked():
+    machine = to_replay()
+    machine.round_started(machine.replay_range(99)[1])
+    machine.room_ahead(NOW, False)
+    assert machine.round_done(NOW) == [Commit(ROOM, NONCE, 8)]
 
 
 def test_replay_fails_after_the_seal_then_resume_once_the_round_is_out_of_the_way():

@@ -2,7 +2,8 @@
 
 import pytest
 
-from sglang.srt.disaggregation.handoff.pace import LateSeals, ReplayCost, SealAhead, SealAheadOfSteps, SealNow, StepCost
+from sglang.srt.disaggregation.handoff.cost import LinearCost, StepCost
+from sglang.srt.disaggregation.handoff.pace import LateSeals, SealAhead, SealAheadOfSteps, SealNow
 
 LAG = 8
 INTERVAL = 0.010
@@ -10,7 +11,7 @@ INTERVAL = 0.010
 
 def ahead(start_up=None, per_token=0.0, interval=INTERVAL, late=()):
     """A session's pace whose worker has seen replay rounds of that cost, and that has seen P's tokens."""
-    cost, seals = ReplayCost(), LateSeals()
+    cost, seals = LinearCost(), LateSeals()
     for tokens in (1, 4, 16, 64) if start_up is not None else ():
         cost.took(tokens, start_up + per_token * tokens)
     for tokens in late:
@@ -19,29 +20,6 @@ def ahead(start_up=None, per_token=0.0, interval=INTERVAL, late=()):
     for n in range(5 if interval else 0):
         pace.appended(100 + n * interval, 1)
     return pace
-
-
-def test_the_cost_is_a_line_through_the_rounds():
-    cost = ReplayCost()
-    assert cost.seconds(5) is None
-    cost.took(8, 0.02)
-    assert cost.seconds(1) == cost.seconds(99) == pytest.approx(0.02), "one round says nothing of the slope"
-    for tokens in (2, 30, 8, 100):
-        cost.took(tokens, 0.015 + 0.001 * tokens)
-    for _ in range(60):
-        cost.took(4, 0.019), cost.took(50, 0.065)
-    assert cost.seconds(10) == pytest.approx(0.025, rel=0.02)
-
-
-def test_the_cost_follows_a_change_and_is_never_negative():
-    cost = ReplayCost()
-    for _ in range(50):
-        cost.took(4, 0.01), cost.took(40, 0.01)
-    for _ in range(30):
-        cost.took(4, 0.03), cost.took(40, 0.03)
-    assert cost.seconds(20) == pytest.approx(0.03, rel=0.05)
-    cost.took(1000, 0.0)
-    assert cost.seconds(5000) >= 0
 
 
 @pytest.mark.parametrize("pace", [SealNow(LAG), ahead(None), ahead(0.01, interval=None)])

@@ -108,6 +108,8 @@ STATES = {
 EVENTS = {
     "sampled": lambda m: m.sampled(NOW, 14),
     "sampled the end": lambda m: m.sampled(NOW, 14, EndReason.TOKEN),
+    "stop now": lambda m: m.stop_after(NOW, 0),
+    "stop after a step": lambda m: m.stop_after(NOW, 1),
     "hold": lambda m: m.hold(HOLD_ENGINE),
     "unhold kv": lambda m: m.unhold(HOLD_KV),
     "abort": lambda m: m.abort(NOW, AbortReason.CLIENT),
@@ -141,7 +143,8 @@ TABLE = {
     **{("bridging", e): B for e in ("sampled", "tick past resend", "ack", "seal ahead")},
     **{("bridging", e): B for e in ("resume", "resume with a hole to fill")},
     **{("bridging", e): P for e in ("hold", "tick past lease", "tick past commit")},
-    **{("bridging", e): S for e in ("sampled the end", "seal now")},
+    **{("bridging", e): S for e in ("sampled the end", "seal now", "stop now")},
+    ("bridging", "stop after a step"): B,
     **{("paused", e): P for e in ("sampled", "hold", "tick past resend", "tick past lease", "tick past commit")},
     **{("paused", e): P for e in ("ack", "seal ahead", "resume", "resume with a hole to fill")},
     ("paused", "unhold kv"): B,
@@ -261,6 +264,32 @@ def test_seal_ahead_stops_exactly_there():
 def test_a_seal_asked_for_behind_the_log_stops_at_what_there_is():
     machine = bridging()
     assert only(machine.receive(NOW, seal(at=1)), Sealed).length == 3
+
+
+def test_P_stops_of_itself_as_if_asked():
+    machine = bridging()
+    assert machine.stop_after(NOW, 0) == [Sealed(ROOM, NONCE, 1, 3, machine.log.digest(), EndReason.SEAL)]
+    assert machine.receive(NOW, resume(2, 4)) and machine.may_generate(NOW)
+
+
+def test_P_stops_of_itself_once_the_step_in_flight_has_ended():
+    machine = bridging()
+    assert machine.stop_after(NOW, 1) == [] and machine.may_generate(NOW)
+    assert kinds(machine.sampled(NOW, 14)) == ["Append", "Sealed"]
+
+
+def test_a_stop_of_itself_comes_before_the_length_that_was_asked_for():
+    machine = bridging()
+    machine.receive(NOW, seal(at=9))
+    assert only(machine.stop_after(NOW, 0), Sealed).length == 3
+
+
+def test_a_P_that_was_resumed_stops_only_when_asked():
+    """D has no room: it would have to resume P before each prompt."""
+    machine = sealed()
+    machine.receive(NOW, resume(2, 4))
+    assert machine.stop_after(NOW, 0) == [] and machine.may_generate(NOW)
+    assert machine.receive(NOW, seal(term=2))
 
 
 def test_a_lost_seal_is_said_again_when_asked_again():

@@ -158,16 +158,17 @@ class SchedulerHandoffMixin(SchedulerHandoffPrefillMixin, SchedulerHandoffDecode
         self: Scheduler, batch: ScheduleBatch, result: GenerationBatchResult
     ) -> bool:
         """Take the result of a bridge step (P) or a replay round (D). False: not one of these."""
-        if self.disaggregation_mode == DisaggregationMode.PREFILL:
-            if not batch.forward_mode.is_decode():
-                return False
-            process = self.process_bridge_result
-        else:
-            if not self.is_replay_batch(batch):
-                return False
-            process = self.process_replay_result
+        prefill = self.disaggregation_mode == DisaggregationMode.PREFILL
+        if not prefill and not self.is_replay_batch(batch):
+            return False
         if result.copy_done is not None:
             result.copy_done.synchronize()
-        process(batch, result)
+        if not prefill:
+            self.process_replay_result(batch, result)
+        else:
+            self.note_forward_time(batch)
+            if not batch.forward_mode.is_decode():
+                return False
+            self.process_bridge_result(batch, result)
         self.maybe_send_health_check_signal()
         return True

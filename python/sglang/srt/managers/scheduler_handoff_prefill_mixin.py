@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Optional
+from collections import deque
+from typing import TYPE_CHECKING, Any, Deque, Optional, Tuple
 
 import torch
 
 from sglang.srt.disaggregation.base import KVPoll
+from sglang.srt.disaggregation.handoff.admission import (
+    ADMITTED,
+    BridgeAdmission,
+    Limits,
+)
 from sglang.srt.disaggregation.handoff.eligibility import request_misfit
 from sglang.srt.disaggregation.handoff.finish import generation_end
 from sglang.srt.disaggregation.handoff.messages import FrameError, Offer, decode_offer
@@ -19,6 +25,7 @@ from sglang.srt.disaggregation.handoff.metrics import (
 )
 from sglang.srt.disaggregation.handoff.prefill_machine import (
     HOLD_KV,
+    OPEN_STATES,
     PrefillMachine,
     PrefillState,
 )
@@ -38,7 +45,16 @@ class SchedulerHandoffPrefillMixin:
 
     def init_handoff_prefill(self: Scheduler, kv_manager: Any) -> None:
         self._handoff_transfer_infos = kv_manager.transfer_infos
-        self._bridge_budget = envs.SGLANG_DISAGGREGATION_HANDOFF_MAX_BRIDGE_TOKENS.get()
+        self.bridges = BridgeAdmission(
+            Limits(
+                tokens=envs.SGLANG_DISAGGREGATION_HANDOFF_MAX_BRIDGE_TOKENS.get(),
+                requests=envs.SGLANG_DISAGGREGATION_HANDOFF_MAX_BRIDGES.get(),
+                share=envs.SGLANG_DISAGGREGATION_HANDOFF_PREFILL_SHARE.get(),
+            )
+        )
+        # (tokens, when launched) of the forwards whose results are not here, seconds.
+        self._launched: Deque[Tuple[int, float]] = deque()
+        self._result_at = 0.0
         self._offer_seen = False
 
     # -------------------------------------------------------------- a request's way in
@@ -70,7 +86,7 @@ class SchedulerHandoffPrefillMixin:
             prompt_len=len(req.origin_input_ids),
             cached_tokens=req.cached_tokens,
             fingerprint=self.handoff_fingerprint(),
-            budget=min(self._bridge_budget, req.handoff_max_new_tokens),
+            budget=min(self._bridge_tokens(req, offer), req.handoff_max_new_tokens),
             prefill_us=int(max(0.0, time.perf_counter() - received) * 1e6),
             endpoint=self.handoff.channel.endpoint,
             timing=self.handoff.timing,
@@ -87,6 +103,24 @@ class SchedulerHandoffPrefillMixin:
             ),
         )
         self._end_prefill_response(req)
+
+    def _bridge_tokens(self: Scheduler, req: Req, offer: Offer) -> int:
+        """Tokens that the request's log may have: t1 alone if it is not bridged."""
+        now = self.handoff.now
+        self.bridges.transfers.begins(
+            now, offer.nonce, len(req.origin_input_ids) - req.start_send_idx
+        )
+        refusal = self.bridges.refusal(
+            now,
+            offer.nonce,
+            waiting=self._prompt_tokens_waiting(),
+            bridging=sum(s.machine.state in OPEN_STATES for s in self.handoff),
+            worth=offer.worth,
+        )
+        if refusal == ADMITTED:
+            return self.bridges.limits.tokens
+        self.handoff_metrics.not_bridged(refusal)
+        return 1
 
     def _read_offer(self: Scheduler, req: Req) -> Optional[Offer]:
         """D's offer for this request; None if it made none that this side can read."""
@@ -127,10 +161,15 @@ class SchedulerHandoffPrefillMixin:
         return generation_end(req, token, length, req.handoff_max_new_tokens)
 
     # ------------------------------------------------------------------- bridge steps
-    def next_bridge_batch(self: Scheduler) -> Optional[ScheduleBatch]:
+    def next_bridge_batch(
+        self: Scheduler, between_prompts: bool = False
+    ) -> Optional[ScheduleBatch]:
         """One decode step for every session that may generate, or None."""
         sessions = [s for s in self.handoff if self._wants_step(s)]
-        if not sessions:
+        prompts_wait = between_prompts and (
+            bool(self.waiting_queue) or self.chunked_req is not None
+        )
+        if not sessions or not self.bridges.may_step(time.monotonic(), prompts_wait):
             return None
         enough = self._bridge_kv_fits(len(sessions))
         for session in sessions:
@@ -144,7 +183,56 @@ class SchedulerHandoffPrefillMixin:
         batch = self.new_handoff_step([s.request for s in sessions])
         for session in sessions:
             session.in_flight += 1
+        self._launched.append((1, time.monotonic()))
         return batch
+
+    def bridge_or_make_way(
+        self: Scheduler, prompts: Optional[ScheduleBatch]
+    ) -> Optional[ScheduleBatch]:
+        """What to launch next: the batch of prompts that upstream has made, else a bridge step."""
+        if prompts is not None:
+            self._make_way_for(prompts)
+            return prompts
+        batch = self.next_bridge_batch()
+        if batch is None:
+            # Figures begin anew, also if a result has never come.
+            self._launched.clear()
+        return batch
+
+    def _make_way_for(self: Scheduler, prompts: ScheduleBatch) -> None:
+        """While prompts are computed a bridged request gets no token, and its D no answer: those whose
+        KV will have gone when the forward ends are D's to take over as soon as it has."""
+        now = self.handoff.now = time.monotonic()
+        for session in self.handoff:
+            machine = session.machine
+            if session.kv_sent or self.bridges.ends_within(
+                now, machine.nonce, prompts.extend_num_tokens
+            ):
+                self.handoff.send(session, machine.stop_after(now, session.in_flight))
+        self._launched.append((prompts.extend_num_tokens, now))
+
+    def _prompt_tokens_waiting(self: Scheduler) -> int:
+        chunked = self.chunked_req
+        rest = 0 if chunked is None else self._tokens_left(chunked)
+        return rest + sum(len(req.origin_input_ids) for req in self.waiting_queue)
+
+    @staticmethod
+    def _tokens_left(chunked: Req) -> int:
+        return max(0, len(chunked.origin_input_ids) - chunked.kv.kv_committed_len)
+
+    def note_forward_time(self: Scheduler, batch: ScheduleBatch) -> None:
+        """The result of a bridge step or of prompts is here."""
+        now = time.monotonic()
+        if not self._launched:
+            return
+        tokens, launched = self._launched.popleft()
+        # One launched behind another has waited for it.
+        seconds = now - max(launched, self._result_at)
+        self._result_at = now
+        if batch.forward_mode.is_decode():
+            self.bridges.step_took(seconds)
+        else:
+            self.bridges.prompts_took(tokens, seconds)
 
     def _wants_step(self: Scheduler, session: Session) -> bool:
         machine = session.machine
@@ -179,11 +267,7 @@ class SchedulerHandoffPrefillMixin:
     def _bridge_kv_fits(self: Scheduler, slots: int) -> bool:
         """A bridge takes no slot that the prompt being prefilled in chunks still needs."""
         chunked = self.chunked_req
-        reserve = (
-            0
-            if chunked is None
-            else max(0, len(chunked.origin_input_ids) - chunked.kv.kv_committed_len)
-        )
+        reserve = 0 if chunked is None else self._tokens_left(chunked)
         return self.token_to_kv_pool_allocator.check_decode_capacity(
             num_tokens=slots + reserve, tree_cache=self.tree_cache
         )
@@ -213,7 +297,11 @@ class SchedulerHandoffPrefillMixin:
             return False
         if session.transfer_ended is None:
             session.transfer_ended = time.perf_counter()
-            if poll == KVPoll.Success:
+            session.kv_sent = poll == KVPoll.Success
+            self.bridges.transfers.ends(
+                time.monotonic(), session.machine.nonce, session.kv_sent
+            )
+            if session.kv_sent:
                 self._leave_room(req)
         if session.in_flight or not session.machine.done:
             return True

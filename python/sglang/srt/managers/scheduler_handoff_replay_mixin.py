@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any, Deque, Dict, List, Optional, Tuple
 
 import torch
 
+from sglang.srt.disaggregation.handoff.cost import LinearCost, StepCost
 from sglang.srt.disaggregation.handoff.messages import AbortReason
 from sglang.srt.disaggregation.handoff.pace import (
     SEAL_LAG,
     LateSeals,
-    ReplayCost,
     SealAhead,
     SealAheadOfSteps,
-    StepCost,
 )
 from sglang.srt.disaggregation.handoff.sessions import Session
 from sglang.srt.disaggregation.handoff.verify import Prediction
@@ -47,7 +46,7 @@ class SchedulerHandoffReplayMixin:
         if self._max_replay_tokens < 1:
             raise ValueError(f"{setting.name} must be at least 1, got {setting.get()}")
         self._replayed_last = False
-        self._replay_cost = StepCost() if self._replays_by_steps else ReplayCost()
+        self._replay_cost = StepCost() if self._replays_by_steps else LinearCost()
         self._late_seals = LateSeals()
         # (tokens, when launched), seconds of rank 0's clock as all ranks have heard it.
         self._rounds_launched: Deque[Tuple[int, float]] = deque()

@@ -9,7 +9,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Dict, Sequence, Tuple
 
 CORE = Path(__file__).resolve().parents[4] / "python/sglang/srt/disaggregation/handoff"
-FILES = ("log", "messages", "timing", "pace", "prefill_machine", "decode_machine")
+FILES = ("log", "messages", "timing", "cost", "pace", "prefill_machine", "decode_machine")
 _numbers = itertools.count()
 
 

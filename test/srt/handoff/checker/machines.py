@@ -137,7 +137,7 @@ class Machines:
             args = (NOW[role], args[0], self._end(args[1]))
         elif method in ("kv_arrived", "kv_failed", "round_done", "finished", "resume", "tick"):
             args = (NOW[role],)
-        elif method in ("room_ahead", "abort"):
+        elif method in ("room_ahead", "abort", "stop_after"):
             value = self.core.AbortReason[args[0]] if method == "abort" else args[0]
             args = (NOW[role], value)
         try:

@@ -119,13 +119,28 @@ MUTANTS = (
         world=NONE,
     ),
     Mutant(
+        "D waits for a P that has stopped of itself", ("TERMINATES",),
+        on_d("return self.resume(now) if self._sealed_unasked and not self.kv_here else []", "return []"),
+        world=faults("KV fails") | P_CAN_FINISH,
+    ),
+    Mutant(
+        "D takes a P that has stopped of itself for one that has ended", ("TERMINATES",),
+        on_d(" and not self._sealed_unasked\n        return ended", "\n        return ended"),
+        world=faults("KV fails") | P_CAN_FINISH,
+    ),
+    Mutant(
+        "a Resume before the KV is not said again", ("TERMINATES",),
+        on_d("if self.state in (DecodeState.RELAYING, DecodeState.RELAY_ONLY):\n                return self._resume_message", "if False:\n                return self._resume_message"),
+        world=faults("KV fails", "drop", number=2) | P_CAN_FINISH,
+    ),
+    Mutant(
         "D commits before the client has seen t1", ("ONCE",),
-        on_d("if replayed and relayed and not self.replay_in_flight:", "if replayed and not self.replay_in_flight:"),
+        on_d("if replayed and relayed and", "if replayed and"),
         world=NONE,
     ),
     Mutant(
         "D commits before all is replayed", ("ONCE",),
-        on_d("if replayed and relayed and not self.replay_in_flight:", "if relayed and not self.replay_in_flight:"),
+        on_d("if replayed and relayed and", "if relayed and"),
         world=NONE,
     ),
     Mutant(

@@ -59,6 +59,11 @@ def _wants_step(world: World, request: Request, in_flight: int) -> bool:
     return True
 
 
+def stop_bridge(world: World, request: Request) -> None:
+    """``_make_way_for``; P expects the KV to be gone soon, and may be wrong."""
+    world.call_p(request, "stop_after", int(bool(request.p_step)))
+
+
 def free_on_prefill(world: World, request: Request) -> None:
     """``handoff_keeps_prefill``: the rows go when the transfer is over, no step flies, and D needs P no more."""
     if not (request.p and request.p_kept and world.p_awake) or not may_free_on_prefill(world, request):

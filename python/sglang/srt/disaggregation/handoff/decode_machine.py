@@ -167,7 +167,7 @@ class DecodeMachine:
             return self.relayed > 0
         if self.state is not DecodeState.RELAY_ONLY:
             return False
-        ended = self.log.complete and self.relayed == len(self.log)
+        ended = self.log.complete and self.relayed == len(self.log) and not self._sealed_unasked
         return ended or now - self._heard_at >= self.timing.silence
 
     def kv_lost(self, now: float) -> bool:
@@ -216,6 +216,8 @@ class DecodeMachine:
         if self.done:
             return []
         self._room = room
+        if not room and self._sealed_unasked:
+            return self.resume(now)
         return self._advance(now)
 
     def kv_failed(self, now: float) -> bool:
@@ -270,9 +272,12 @@ class DecodeMachine:
 
     def resume(self, now: float) -> List[Message]:
         """D can't take over yet: P generates again, in a new term, until D has room for the rest.
-        No message, and nothing changed, when P was not asked to stop, has stopped for good, or a
+        No message, and nothing changed, when P has not been stopped or has stopped for good, or a
         round is in flight."""
-        if self.state not in (DecodeState.SEALING, DecodeState.DRAINING):
+        before_kv = self.state in (DecodeState.RELAYING, DecodeState.RELAY_ONLY)
+        if not before_kv and self.state not in (DecodeState.SEALING, DecodeState.DRAINING):
+            return []
+        if before_kv and not self._sealed_unasked:
             return []
         if self.alone or self.replay_in_flight:
             return []
@@ -282,12 +287,16 @@ class DecodeMachine:
         self.log.reopen()
         self._sealed = self.end_reason = self._asked_at = None
         self._asked_length = 0
-        self.state, self._resuming = DecodeState.REPLAYING, True
-        self._room = False
+        if not before_kv:
+            self.state = DecodeState.REPLAYING
+        self._resuming, self._room = True, False
         return self._resume_message(now)
 
     def tick(self, now: float) -> List[Message]:
         """Resends, and the way out when P is silent."""
+        if self._resuming and not self.done and now - self._sent_at >= self.timing.resend:
+            if self.state in (DecodeState.RELAYING, DecodeState.RELAY_ONLY):
+                return self._resume_message(now)
         if self.state in (DecodeState.RELAYING, DecodeState.FINISHED) and not self.kv_here:
             return self._ask_after_p(now)
         if self.done or self.state is DecodeState.OFFERED:
@@ -373,7 +382,8 @@ class DecodeMachine:
 
     def _on_sealed(self, now: float, message: Sealed) -> List[Message]:
         if self.log.closed_at is not None:
-            return []
+            # P is back from what it has stopped for, and the KV is not here after all.
+            return self.resume(now) if self._sealed_unasked and not self.kv_here else []
         if message.length < len(self.log):
             return self.abort(now, AbortReason.CONFLICT)
         self._sealed = message
@@ -436,6 +446,16 @@ class DecodeMachine:
         """Entries that a takeover here would still have to launch rounds for."""
         return max(0, len(self.log) - 1 - self.launched)
 
+    @property
+    def _sealed_unasked(self) -> bool:
+        """P has stopped of itself and would go on: D takes over only where it can run the request at once."""
+        return (
+            not self.alone
+            and self._sealed is not None
+            and self._sealed.reason is EndReason.SEAL
+            and self._asked_at is None
+        )
+
     def _p_has_stopped(self, now: float) -> bool:
         """P can't generate any more, and what is missing will not come.
 
@@ -482,7 +502,7 @@ class DecodeMachine:
                 self.end_reason = self._sealed.reason
             # A log of one entry needs no replay, but the client has to see it all the same.
             replayed, relayed = self.replayed + 1 >= len(self.log), self.relayed == len(self.log)
-            if replayed and relayed and not self.replay_in_flight:
+            if replayed and relayed and not self.replay_in_flight and (self._room or not self._sealed_unasked):
                 self.state = DecodeState.OWNER
                 self._sent_at = now
                 return [Commit(self.room, self.nonce, len(self.log))]

@@ -37,6 +37,11 @@ class HandoffMetrics:
             "Output tokens: bridged by prefill, relayed and replayed by decode.",
             labelnames=("role", "kind"),
         )
+        self._not_bridged = Counter(
+            "sglang:handoff_not_bridged_total",
+            "Requests of which prefill makes the first token alone, and why.",
+            labelnames=("reason",),
+        )
         self._verified = Counter(
             "sglang:handoff_verified_tokens_total",
             "Logged tokens compared with the decode worker's own prediction, by whether they agree.",
@@ -53,6 +58,9 @@ class HandoffMetrics:
     def request(self, outcome: str, reason: str = "") -> None:
         self.outcomes[f"{outcome}/{reason}" if reason else outcome] += 1
         self._requests.labels(self._role, outcome, reason).inc()
+
+    def not_bridged(self, reason: str) -> None:
+        self._not_bridged.labels(reason).inc()
 
     def tokens(self, kind: str, number: int) -> None:
         if number:

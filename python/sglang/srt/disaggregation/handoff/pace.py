@@ -8,47 +8,13 @@ from __future__ import annotations
 from math import ceil
 from typing import Optional
 
+from .cost import WEIGHT, LinearCost
+
 SEAL_LAG = 8  # entries that may be left to replay when P is asked to stop at once, in tokens
-WEIGHT = 0.2  # of the newest observation in every average
 # An average of message delays this close above a whole token is that token.
 ROUNDING = 0.1
 # A last round this much longer than P's next token is still as good as any.
 TOLERANCE = 1.25
-
-
-class ReplayCost:
-    """What a replay round of n tokens takes: start-up + n * per-token, in seconds. One per worker.
-
-    A least-squares line through the rounds seen, older ones weighted down exponentially.
-    """
-
-    def __init__(self) -> None:
-        self.rounds = 0
-        self._n = self._s = self._nn = self._ns = 0.0  # means of n, s, n * n, n * s
-
-    def took(self, tokens: int, seconds: float) -> None:
-        """A round of ``tokens`` took ``seconds`` from its launch until its KV was known to be written."""
-        self.rounds += 1
-        weight = max(WEIGHT, 1 / self.rounds)
-        for name, value in (("_n", tokens), ("_s", seconds), ("_nn", tokens * tokens), ("_ns", tokens * seconds)):
-            mean = getattr(self, name)
-            setattr(self, name, mean + weight * (value - mean))
-
-    def seconds(self, tokens: int) -> Optional[float]:
-        """Of a round of ``tokens``; None before any round was seen."""
-        if not self.rounds:
-            return None
-        spread = self._nn - self._n * self._n
-        per_token = max(0.0, (self._ns - self._n * self._s) / spread) if spread > 0.5 else 0.0
-        start_up = max(0.0, self._s - per_token * self._n)
-        return start_up + per_token * tokens
-
-
-class StepCost(ReplayCost):
-    """What n tokens of one request take by decode steps, which replay one each: n * step."""
-
-    def seconds(self, tokens: int) -> Optional[float]:
-        return self._s * tokens if self.rounds else None
 
 
 class SealNow:
@@ -80,7 +46,7 @@ class SealAhead(SealNow):
     token and would leave less to replay than it found, D replays first.
     """
 
-    def __init__(self, seal_lag: int, cost: ReplayCost, late: LateSeals) -> None:
+    def __init__(self, seal_lag: int, cost: LinearCost, late: LateSeals) -> None:
         super().__init__(seal_lag)
         self._cost, self._late = cost, late
         self._interval: Optional[float] = None

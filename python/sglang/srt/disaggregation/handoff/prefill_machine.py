@@ -126,6 +126,14 @@ class PrefillMachine:
             return []
         return self._extend(now, token, end)
 
+    def stop_after(self, now: float, in_flight: int) -> List[Message]:
+        """P won't generate for a while, in which D will have the KV: close the log unasked once the ``in_flight``
+        steps that are launched have ended. Once only: a D that resumes P has no room, or P was wrong about the KV."""
+        if self.state is not PrefillState.BRIDGING or self.term > 1:
+            return []
+        self._seal_at = len(self.log) + in_flight
+        return self._maybe_seal(now)
+
     def hold(self, why: str) -> None:
         """Stop generating until ``unhold(why)``."""
         self.holds.add(why)

@@ -36,6 +36,7 @@ class Session:
     peer: Optional[str]  # the other side's endpoint; D learns it from Open
     in_flight: int = 0  # forwards launched for this request whose result is not seen
     transfer_ended: Optional[float] = None  # P: perf_counter seconds
+    kv_sent: bool = False  # P: the transfer has succeeded
     kv_seen: bool = False  # D: the prompt KV was there at an earlier look
     aborted_here: bool = False  # the client or the operator asked this worker
     stalled_since: Optional[float] = None  # D: no KV slot for a replay round since then

@@ -1,0 +1,145 @@
+"""Which requests P bridges, how much of its time that may take, and when a bridge makes way for prompts.
+
+t1 is logged and relayed for every request; what is admitted here is to decode on. All figures are P's own, learned
+from its forwards and transfers; wrong ones cost time, never correctness.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Hashable, Optional
+
+from .cost import LinearCost, StepCost
+
+# A transfer that takes this many times what was expected has stalled: nobody knows when it ends.
+OVERDUE = 2.0
+
+ADMITTED = ""
+TOO_MANY, PROMPTS_WAIT, DECODE_IS_FULL = "too_many_bridges", "prompts_wait", "decode_is_full"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """
+    Attributes:
+        tokens: that one request's log may have.
+        requests: bridged at the same time.
+        share: of P's time that bridge steps may take while prompts wait, 0 to 1.
+    """
+
+    tokens: int
+    requests: int
+    share: float
+
+    def __post_init__(self) -> None:
+        if self.tokens < 1:
+            raise ValueError(f"SGLANG_DISAGGREGATION_HANDOFF_MAX_BRIDGE_TOKENS must be at least 1, got {self.tokens}")
+        if self.requests < 0:
+            raise ValueError(f"SGLANG_DISAGGREGATION_HANDOFF_MAX_BRIDGES must be at least 0, got {self.requests}")
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"SGLANG_DISAGGREGATION_HANDOFF_PREFILL_SHARE must be between 0 and 1, got {self.share}")
+
+
+class Transfers:
+    """The prompt KV under way: one link, first come, first served."""
+
+    def __init__(self) -> None:
+        self._cost = LinearCost()
+        self._queue: OrderedDict[Hashable, int] = OrderedDict()  # tokens
+        self._since = 0.0  # the first of the queue is under way
+
+    def begins(self, now: float, key: Hashable, tokens: int) -> None:
+        """The rest of a request's KV, ``tokens`` long, is queued."""
+        if not self._queue:
+            self._since = now
+        self._queue[key] = tokens
+
+    def ends(self, now: float, key: Hashable, sent: bool) -> None:
+        """It has gone, or failed, which teaches nothing."""
+        tokens = self._queue.pop(key, None)
+        if tokens is None:
+            return
+        if sent:
+            self._cost.took(tokens, now - self._since)
+        self._since = now
+
+    def remaining(self, now: float, key: Hashable) -> Optional[float]:
+        """Seconds until ``key``'s has gone; None if nothing is known of it, or no more."""
+        ahead = 0.0
+        for other, tokens in self._queue.items():
+            seconds = self._cost.seconds(tokens)
+            if seconds is None:
+                return None
+            ahead += seconds
+            if other == key:
+                taken = now - self._since
+                return max(0.0, ahead - taken) if taken <= OVERDUE * ahead else None
+        return None
+
+
+class BridgeAdmission:
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.transfers = Transfers()
+        self._prompts, self._steps = LinearCost(), StepCost()
+        self._credit = 0.0  # seconds of steps that P may still take while prompts wait
+        self._credit_at: Optional[float] = None
+
+    # ------------------------------------------------------------------ observations
+    def prompts_took(self, tokens: int, seconds: float) -> None:
+        """A forward over ``tokens`` of prompts."""
+        self._prompts.took(tokens, seconds)
+
+    def step_took(self, seconds: float) -> None:
+        """A bridge step."""
+        self._steps.took(1, seconds)
+
+    # --------------------------------------------------------------------- decisions
+    def refusal(self, now: float, key: Hashable, waiting: int, bridging: int, worth: int) -> str:
+        """Why a request is not bridged, ``ADMITTED`` if it is.
+
+        Gain: the tokens that P can make before the transfer ends, once the prompts that wait are computed. Cost: D
+        replays them while its running requests wait; ``worth`` tokens pay for that.
+
+        Args:
+            waiting: tokens of the prompts that wait for P.
+            bridging: requests that are bridged now.
+            worth: as D's offer says, 0 if D has time to spare.
+        """
+        if bridging >= self.limits.requests:
+            return TOO_MANY
+        tokens = self._tokens_until_sent(now, key, waiting)
+        if tokens is None:
+            return ADMITTED
+        if waiting and tokens < 1:
+            return PROMPTS_WAIT
+        return DECODE_IS_FULL if tokens < worth else ADMITTED
+
+    def ends_within(self, now: float, key: Hashable, tokens: int) -> bool:
+        """Whether the transfer will be over before a forward over ``tokens`` of prompts is: meanwhile P makes no token
+        and hears nothing, so D had better be free to take over."""
+        remaining, forward = self.transfers.remaining(now, key), self._prompts.seconds(tokens)
+        return remaining is not None and forward is not None and remaining < forward
+
+    def may_step(self, now: float, prompts_wait: bool) -> bool:
+        """Whether a bridge step may come before the prompts that wait: by its share of the time they have waited."""
+        if not prompts_wait:
+            self._credit, self._credit_at = 0.0, None
+            return True
+        step = self._steps.seconds(1) or 0.0
+        if self._credit_at is not None:
+            self._credit = min(step, self._credit + self.limits.share * (now - self._credit_at))
+        self._credit_at = now
+        if self._credit < step or not self.limits.share:
+            return False
+        self._credit -= step
+        return True
+
+    # --------------------------------------------------------------------- internals
+    def _tokens_until_sent(self, now: float, key: Hashable, waiting: int) -> Optional[float]:
+        remaining, step = self.transfers.remaining(now, key), self._steps.seconds(1)
+        prompts = self._prompts.seconds(waiting) if waiting else 0.0
+        if remaining is None or not step or prompts is None:
+            return None
+        return max(0.0, remaining - prompts) / step

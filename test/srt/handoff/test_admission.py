@@ -1,0 +1,146 @@
+"""Who is bridged, and when a bridge makes way, with figures that can be done in the head."""
+
+import pytest
+
+from sglang.srt.disaggregation.handoff.admission import (
+    ADMITTED,
+    DECODE_IS_FULL,
+    PROMPTS_WAIT,
+    TOO_MANY,
+    BridgeAdmission,
+    Limits,
+    Transfers,
+)
+
+NOW = 1_000.0
+STEP, PER_TOKEN, LINK = 0.01, 0.001, 0.002  # seconds: a bridge step, a prompt token, a token of KV
+
+
+def transfers(*lengths, per_token=LINK):
+    """A link that has been seen, and so many transfers queued NOW, named 0, 1, ..."""
+    link = Transfers()
+    for number in range(20):
+        link.begins(number, "seen", 100 + number)
+        link.ends(number + per_token * (100 + number), "seen", True)
+    for name, tokens in enumerate(lengths):
+        link.begins(NOW, name, tokens)
+    return link
+
+
+def admission(*lengths, tokens=512, requests=8, share=0.1):
+    found = BridgeAdmission(Limits(tokens, requests, share))
+    found.transfers = transfers(*lengths)
+    for n in range(1, 20):
+        found.prompts_took(100 * n, PER_TOKEN * 100 * n)
+        found.step_took(STEP)
+    return found
+
+
+# --------------------------------------------------------------------------- transfers
+def test_nothing_is_known_before_a_transfer_was_seen():
+    link = Transfers()
+    link.begins(NOW, 0, 100)
+    assert link.remaining(NOW, 0) is None and link.remaining(NOW, "unheard of") is None
+
+
+def test_a_transfer_waits_for_those_before_it():
+    link = transfers(100, 200, 300)
+    assert [link.remaining(NOW, name) for name in range(3)] == pytest.approx([0.2, 0.6, 1.2])
+    assert link.remaining(NOW + 0.15, 1) == pytest.approx(0.45)
+
+
+def test_the_next_one_begins_when_one_has_ended():
+    link = transfers(100, 200)
+    link.ends(NOW + 0.2, 0, True)
+    assert link.remaining(NOW + 0.2, 1) == pytest.approx(0.4)
+
+
+def test_a_failed_transfer_teaches_nothing():
+    link = transfers(100, 200)
+    link.ends(NOW + 60, 0, False)
+    assert link.remaining(NOW + 60, 1) == pytest.approx(0.4)
+    assert link.remaining(NOW + 60, 0) is None
+
+
+def test_waiting_for_an_earlier_one_is_not_the_links_time():
+    link = transfers(100, 100)
+    link.ends(NOW + 0.2, 0, True)
+    link.ends(NOW + 0.4, 1, True)
+    link.begins(NOW + 9, 2, 100)
+    assert link.remaining(NOW + 9, 2) == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("later, known", [(0.2, 0.0), (0.39, 0.0), (0.41, None)])
+def test_of_a_transfer_that_has_stalled_nothing_is_known(later, known):
+    assert transfers(100).remaining(NOW + later, 0) == known
+
+
+# --------------------------------------------------------------------------- admission
+@pytest.mark.parametrize(
+    "waiting, expected",
+    # the KV is under way for 0.2 s, a prompt token takes 1 ms, a step 10 ms
+    [(0, ADMITTED), (100, ADMITTED), (189, ADMITTED), (191, PROMPTS_WAIT), (5000, PROMPTS_WAIT)],
+)
+def test_prompts_that_wait_leave_no_time(waiting, expected):
+    assert admission(100).refusal(NOW, 0, waiting, 0, 0) == expected
+
+
+def test_nothing_waits_then_a_short_transfer_is_no_reason():
+    """The step would come for nothing, but nobody waits for P; and a transfer may stall."""
+    assert admission(1).refusal(NOW, 0, 0, 0, 0) == ADMITTED
+
+
+@pytest.mark.parametrize("worth, expected", [(0, ADMITTED), (19, ADMITTED), (21, DECODE_IS_FULL)])
+def test_a_full_D_takes_only_what_pays(worth, expected):
+    assert admission(100).refusal(NOW, 0, 0, 0, worth) == expected
+
+
+@pytest.mark.parametrize("bridging, expected", [(7, ADMITTED), (8, TOO_MANY)])
+def test_only_so_many_at_once(bridging, expected):
+    assert admission(100).refusal(NOW, 0, 0, bridging, 0) == expected
+
+
+def test_without_figures_a_request_is_bridged():
+    fresh = BridgeAdmission(Limits(512, 8, 0.1))
+    fresh.transfers.begins(NOW, 0, 100)
+    assert fresh.refusal(NOW, 0, 5000, 0, 99) == ADMITTED
+    assert not fresh.ends_within(NOW, 0, 5000)
+
+
+# --------------------------------------------------------------------------- making way
+@pytest.mark.parametrize("tokens, ends", [(150, False), (250, True)])
+def test_a_bridge_makes_way_for_a_forward_longer_than_its_transfer(tokens, ends):
+    assert admission(100).ends_within(NOW, 0, tokens) is ends
+
+
+def test_a_stalled_transfer_ends_within_no_forward():
+    assert not admission(100).ends_within(NOW + 1, 0, 5000)
+
+
+def test_bridge_steps_take_their_share_of_the_time_that_prompts_wait():
+    found, at, steps = admission(share=0.1), NOW, 0
+    assert found.may_step(at, prompts_wait=False)
+    while at < NOW + 10:
+        steps += found.may_step(at, prompts_wait=True)
+        at += 0.003
+    assert steps * STEP == pytest.approx(0.1 * 10, rel=0.05)
+
+
+def test_a_long_forward_saves_up_no_more_than_one_step():
+    found = admission(share=0.5)
+    found.may_step(NOW, prompts_wait=True)
+    assert found.may_step(NOW + 60, prompts_wait=True)
+    assert not found.may_step(NOW + 60, prompts_wait=True)
+
+
+def test_no_share_no_step():
+    found = admission(share=0.0)
+    found.may_step(NOW, prompts_wait=True)
+    assert not found.may_step(NOW + 60, prompts_wait=True)
+    assert found.may_step(NOW + 60, prompts_wait=False)
+
+
+@pytest.mark.parametrize("changes, says", [({"tokens": 0}, "BRIDGE_TOKENS must be at least 1"), ({"requests": -1}, "BRIDGES must be at least 0"), ({"share": 1.5}, "SHARE must be between 0 and 1")])
+def test_limits_out_of_range_are_refused(changes, says):
+    with pytest.raises(ValueError, match=says):
+        Limits(**{"tokens": 1, "requests": 1, "share": 0.1} | changes)
