@@ -5,6 +5,7 @@ import pytest
 from sglang.srt.disaggregation.handoff.admission import (
     ADMITTED,
     DECODE_IS_FULL,
+    MOST_CREDIT,
     PROMPTS_WAIT,
     TOO_MANY,
     BridgeAdmission,
@@ -117,27 +118,41 @@ def test_a_stalled_transfer_ends_within_no_forward():
     assert not admission(100).ends_within(NOW + 1, 0, 5000)
 
 
-def test_bridge_steps_take_their_share_of_the_time_that_prompts_wait():
-    found, at, steps = admission(share=0.1), NOW, 0
-    assert found.may_step(at, prompts_wait=False)
-    while at < NOW + 10:
-        steps += found.may_step(at, prompts_wait=True)
+def steps_taken(found, seconds, busy):
+    """How many steps P takes while prompts wait for so long; ``busy`` is what their forwards take of it."""
+    at, steps = NOW, 0
+    found.may_step(at, prompts_wait=True)
+    found._credit = 0.0
+    while at < NOW + seconds:
         at += 0.003
-    assert steps * STEP == pytest.approx(0.1 * 10, rel=0.05)
+        found.prompts_took(3, 0.003 * busy)
+        steps += found.may_step(at, prompts_wait=True)
+    return steps
 
 
-def test_a_long_forward_saves_up_no_more_than_one_step():
-    found = admission(share=0.5)
-    found.may_step(NOW, prompts_wait=True)
-    assert found.may_step(NOW + 60, prompts_wait=True)
-    assert not found.may_step(NOW + 60, prompts_wait=True)
+@pytest.mark.parametrize("share, busy", [(0.1, 1.0), (0.0, 0.7), (0.05, 0.9)])
+def test_steps_take_the_time_that_prompts_leave_and_their_share(share, busy):
+    assert steps_taken(admission(share=share), 30, busy) * STEP == pytest.approx(30 * (share + 1 - busy), rel=0.05)
 
 
-def test_no_share_no_step():
+def test_a_P_that_is_never_idle_takes_no_step_without_a_share():
+    assert steps_taken(admission(share=0.0), 30, busy=1.0) == 0
+
+
+def test_a_step_is_work_too():
     found = admission(share=0.0)
-    found.may_step(NOW, prompts_wait=True)
-    assert not found.may_step(NOW + 60, prompts_wait=True)
-    assert found.may_step(NOW + 60, prompts_wait=False)
+    found.may_step(NOW, prompts_wait=False)
+    for n in range(1, 5):
+        found.step_took(STEP)
+        assert found.may_step(NOW + n * STEP, prompts_wait=False), "nothing waits"
+    assert not found.may_step(NOW + 4 * STEP, prompts_wait=True), "P was not idle"
+
+
+def test_an_idle_hour_is_no_hour_of_steps():
+    found = admission(share=0.0)
+    found.may_step(NOW, prompts_wait=False)
+    steps = sum(found.may_step(NOW + 3600, prompts_wait=True) for _ in range(1000))
+    assert steps * STEP == pytest.approx(MOST_CREDIT, rel=0.02)
 
 
 @pytest.mark.parametrize("changes, says", [({"tokens": 0}, "BRIDGE_TOKENS must be at least 1"), ({"requests": -1}, "BRIDGES must be at least 0"), ({"share": 1.5}, "SHARE must be between 0 and 1")])

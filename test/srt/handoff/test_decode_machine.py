@@ -851,6 +851,33 @@ def test_P_stops_of_itself_before_D_has_seen_the_KV():
     assert machine.room_ahead(NOW, True) == [Commit(ROOM, NONCE, 1)]
 
 
+def test_P_is_back_and_the_KV_is_not_here_then_it_goes_on():
+    """It expected the KV to be gone by then. The first Sealed is its farewell, the next one says that it is back."""
+    machine = relaying(6)
+    assert machine.receive(NOW, sealed_at(6)) == [] and machine.tick(NOW) == []
+    assert machine.receive(NOW, sealed_at(6)) == [Resume(ROOM, NONCE, 2, 7)]
+    assert machine.state is RELAYING and machine.boundary is None
+    assert machine.tick(NOW + TIMING.resend) == [Resume(ROOM, NONCE, 2, 7)], "it was lost"
+    machine.receive(NOW, append(7, 17, term=2))
+    assert machine.tick(NOW + 2 * TIMING.resend) == []
+    assert machine.take_relay() == [17]
+
+
+def test_P_stops_of_itself_and_the_KV_fails_then_it_goes_on():
+    machine = relaying(6)
+    machine.take_relay()
+    machine.receive(NOW, sealed_at(6))
+    assert machine.kv_failed(NOW) and not machine.hopeless(NOW)
+    assert machine.receive(NOW, sealed_at(6)) == [Resume(ROOM, NONCE, 2, 7)]
+    assert machine.state is RELAY_ONLY
+
+
+@pytest.mark.parametrize("reason", [EndReason.TOKEN, EndReason.LENGTH, EndReason.BUDGET])
+def test_a_P_that_has_ended_is_not_resumed_before_the_KV_is_here(reason):
+    machine = relaying(6)
+    assert machine.receive(NOW, sealed_at(6, reason=reason)) == machine.receive(NOW, sealed_at(6, reason=reason)) == []
+
+
 def test_room_is_no_condition_once_D_has_asked():
     machine = to_replay()
     machine.round_started(machine.replay_range(99)[1])

@@ -129,11 +129,6 @@ MUTANTS = (
         world=faults("KV fails") | P_CAN_FINISH,
     ),
     Mutant(
-        "a Resume before the KV is not said again", ("TERMINATES",),
-        on_d("if self.state in (DecodeState.RELAYING, DecodeState.RELAY_ONLY):\n                return self._resume_message", "if False:\n                return self._resume_message"),
-        world=faults("KV fails", "drop", number=2) | P_CAN_FINISH,
-    ),
-    Mutant(
         "D commits before the client has seen t1", ("ONCE",),
         on_d("if replayed and relayed and", "if replayed and"),
         world=NONE,
@@ -196,7 +191,7 @@ MUTANTS = (
     ),
     Mutant(
         "D takes over though it has resumed P", ("ONE-GENERATOR", "ONCE", "PREFIX"),
-        on_d("        self.state, self._resuming = DecodeState.REPLAYING, True\n", "        self.state, self._resuming = DecodeState.DRAINING, True\n        self.log.close_here()\n"),
+        on_d("        self._resuming, self._room = True, False\n", "        self.state, self._resuming = DecodeState.DRAINING, True\n        self.log.close_here()\n"),
         world=faults("D's KV pool is full"),
     ),
     # ------------------------------------------------------------ rows

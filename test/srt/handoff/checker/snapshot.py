@@ -26,7 +26,7 @@ LOOKED_AT = {
     ("P", "_sent_at"): {"bridging", "paused", "sealed"},
     ("P", "_heard_stamp"): {"bridging", "paused", "sealed"},
     ("P", "_closed_at"): {"sealed"},
-    ("D", "_sent_at"): {"relaying", "replaying", "sealing", "finished"},
+    ("D", "_sent_at"): {"relaying", "relay_only", "replaying", "sealing", "finished"},
     ("D", "_asked_at"): {"sealing"},
     ("D", "_echoed_at"): {"relaying", "replaying", "sealing", "draining"},
     ("D", "_heard_at"): {"relaying", "replaying", "sealing", "draining", "relay_only", "finished"},

@@ -14,6 +14,8 @@ from .cost import LinearCost, StepCost
 
 # A transfer that takes this many times what was expected has stalled: nobody knows when it ends.
 OVERDUE = 2.0
+# Seconds of idle time that P remembers: by so much bridge steps may put off a burst of prompts.
+MOST_CREDIT = 1.0
 
 ADMITTED = ""
 TOO_MANY, PROMPTS_WAIT, DECODE_IS_FULL = "too_many_bridges", "prompts_wait", "decode_is_full"
@@ -25,7 +27,7 @@ class Limits:
     Attributes:
         tokens: that one request's log may have.
         requests: bridged at the same time.
-        share: of P's time that bridge steps may take while prompts wait, 0 to 1.
+        share: of P's time that bridge steps may take while prompts wait, 0 to 1, beyond the time that P was idle.
     """
 
     tokens: int
@@ -83,17 +85,20 @@ class BridgeAdmission:
         self.limits = limits
         self.transfers = Transfers()
         self._prompts, self._steps = LinearCost(), StepCost()
-        self._credit = 0.0  # seconds of steps that P may still take while prompts wait
+        self._credit = 0.0  # seconds of steps that P may take while prompts wait
         self._credit_at: Optional[float] = None
+        self._worked = 0.0  # seconds, since then
 
     # ------------------------------------------------------------------ observations
     def prompts_took(self, tokens: int, seconds: float) -> None:
         """A forward over ``tokens`` of prompts."""
         self._prompts.took(tokens, seconds)
+        self._worked += seconds
 
     def step_took(self, seconds: float) -> None:
         """A bridge step."""
         self._steps.took(1, seconds)
+        self._worked += seconds
 
     # --------------------------------------------------------------------- decisions
     def refusal(self, now: float, key: Hashable, waiting: int, bridging: int, worth: int) -> str:
@@ -123,15 +128,17 @@ class BridgeAdmission:
         return remaining is not None and forward is not None and remaining < forward
 
     def may_step(self, now: float, prompts_wait: bool) -> bool:
-        """Whether a bridge step may come before the prompts that wait: by its share of the time they have waited."""
-        if not prompts_wait:
-            self._credit, self._credit_at = 0.0, None
-            return True
-        step = self._steps.seconds(1) or 0.0
+        """Whether a bridge step may come before the prompts that wait. In the long run steps take of P's time what
+        prompts did not need, and ``share``: a P that is never idle loses no more than that."""
         if self._credit_at is not None:
-            self._credit = min(step, self._credit + self.limits.share * (now - self._credit_at))
-        self._credit_at = now
-        if self._credit < step or not self.limits.share:
+            passed = now - self._credit_at
+            gained = max(0.0, passed - self._worked) + self.limits.share * passed
+            self._credit = min(MOST_CREDIT, self._credit + gained)
+        self._credit_at, self._worked = now, 0.0
+        step = self._steps.seconds(1) or 0.0
+        if not prompts_wait:
+            return True
+        if self._credit < step:
             return False
         self._credit -= step
         return True

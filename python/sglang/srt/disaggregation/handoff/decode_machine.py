@@ -216,7 +216,7 @@ class DecodeMachine:
         if self.done:
             return []
         self._room = room
-        if not room and self._sealed_unasked:
+        if not room and self.kv_here and self._sealed_unasked:
             return self.resume(now)
         return self._advance(now)
 
@@ -294,10 +294,7 @@ class DecodeMachine:
 
     def tick(self, now: float) -> List[Message]:
         """Resends, and the way out when P is silent."""
-        if self._resuming and not self.done and now - self._sent_at >= self.timing.resend:
-            if self.state in (DecodeState.RELAYING, DecodeState.RELAY_ONLY):
-                return self._resume_message(now)
-        if self.state in (DecodeState.RELAYING, DecodeState.FINISHED) and not self.kv_here:
+        if self.state in (DecodeState.RELAYING, DecodeState.FINISHED) and not self.kv_here and not self._resuming:
             return self._ask_after_p(now)
         if self.done or self.state is DecodeState.OFFERED:
             return []
