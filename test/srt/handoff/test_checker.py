@@ -4,14 +4,17 @@
 """
 
 import dataclasses
+from pathlib import Path
 
 import pytest
-from checker import core, events, explore, golden, invariants, mutants, scenario, snapshot
+from checker import core, diagram, events, explore, golden, invariants, mutants, scenario, snapshot
 from checker.machines import Machines, NotTheSame, Violation
 from checker.narrate import story
 from checker.scenario import BOUNDED, FAULTS, FULL, QUICK, Scenario
 from checker.snapshot import Snapshots
 from checker.world import World, first_world
+
+DOCS = Path(__file__).parents[3] / "docs/seamless_handoff.md"
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +139,22 @@ def test_every_state_of_both_tables_is_reached(seen, handoff):
     states = {(facts.role, facts.state) for machines in seen[0] for facts in machines.facts if facts}
     expected = {("P", state.value) for state in handoff.PrefillState} | {("D", state.value) for state in handoff.DecodeState}
     assert states == expected
+
+
+@pytest.mark.parametrize("role, name", [("P", "prefill_machine"), ("D", "decode_machine")])
+def test_the_transitions_are_those_that_the_file_states(seen, role, name):
+    """A call may make two at once."""
+    stated = {(a, b) for a, b, _ in diagram.stated(diagram.docstring(core.CORE / f"{name}.py"))}
+    happened = set().union(*(diagram.seen(machines, role) for machines in seen[0]))
+    twice = {(a, d) for a, b in stated for c, d in stated if b == c}
+    assert stated - happened == set(), "stated, and never made"
+    assert happened - stated - twice == set(), "made, and not stated"
+
+
+@pytest.mark.parametrize("name, first", diagram.MACHINES)
+def test_the_documentation_shows_them(name, first):
+    """`python -m checker --diagrams` prints them."""
+    assert diagram.mermaid(diagram.docstring(core.CORE / f"{name}.py"), first) in DOCS.read_text()
 
 
 def test_every_message_is_sent(seen, handoff):

@@ -1,4 +1,4 @@
-"""python -m checker [--full | --mutants | --golden]"""
+"""python -m checker [--full | --mutants | --golden | --diagrams]"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import time
 from typing import Any, Iterable
 
-from . import core, golden, mutants
+from . import core, diagram, golden, mutants
 from .explore import TIMING, explore
 from .narrate import story
 from .scenario import BOUNDED, FULL, Scenario
@@ -48,9 +48,14 @@ def main() -> int:
     what.add_argument("--full", action="store_true", help="all scenarios (minutes) and the mutants; without it, a bounded set")
     what.add_argument("--mutants", action="store_true", help="only the mutants")
     what.add_argument("--golden", action="store_true", help="write golden/*.txt anew")
+    what.add_argument("--diagrams", action="store_true", help="print both machines' states, for docs/seamless_handoff.md")
     args = parser.parse_args()
     if args.golden:
         golden.write(core.load())
+        return 0
+    if args.diagrams:
+        for name, first in diagram.MACHINES:
+            print(diagram.mermaid(diagram.docstring(core.CORE / f"{name}.py"), first))
         return 0
     held = True
     if not args.mutants:

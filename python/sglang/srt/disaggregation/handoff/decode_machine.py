@@ -1,13 +1,14 @@
 """D's side of one handoff.
 
-    OFFERED -> RELAYING             P's Open
-    RELAYING -> REPLAYING           the prompt KV is here
-    REPLAYING -> SEALING            one more round would catch up, and D has room to go on
-    RELAYING, REPLAYING, SEALING -> DRAINING    the log's end is known
-    DRAINING -> OWNER               all but the last entry are replayed
-    RELAYING -> RELAY_ONLY          the KV transfer has failed; P goes on
-    SEALING, DRAINING -> REPLAYING  no room after all, or a round has failed: P resumes
-    any -> FINISHED | ABORTED
+    OFFERED -> RELAYING: P's Open
+    RELAYING -> REPLAYING: the prompt KV is here
+    RELAYING -> RELAY_ONLY: the KV transfer has failed, P goes on
+    REPLAYING -> SEALING: one more round would catch up, and D has room to go on
+    RELAYING, REPLAYING, SEALING -> DRAINING: the log's end is known, and the KV is here
+    DRAINING -> OWNER: all but the last entry are replayed
+    SEALING, DRAINING -> REPLAYING: no room after all, or a round has failed, P resumes
+    RELAYING, REPLAYING, SEALING, DRAINING, RELAY_ONLY -> FINISHED: a relayed token ended the request
+    OFFERED, RELAYING, REPLAYING, SEALING, DRAINING, RELAY_ONLY -> ABORTED: client, deadline or peer
 
 D is the only writer to the client, so a lost, late or repeated message can delay a
 token, never double or drop one. Entry t(b) need not be replayed: it is the input of D's

@@ -1,11 +1,12 @@
 """P's side of one handoff.
 
-    BRIDGING <-> PAUSED      lease over, no KV slot, engine paused
-    BRIDGING, PAUSED -> SEALED      D asked, or generation ended on P
-    SEALED -> BRIDGING, PAUSED      only by Resume with a higher term, if D had asked for the seal
-    SEALED -> COMMITTED             D is the generator
-    any -> FINISHED                 the request ended on a relayed token
-    any but COMMITTED -> ABORTED
+    BRIDGING -> PAUSED: lease over, no KV slot, engine paused
+    PAUSED -> BRIDGING: none of these any more
+    BRIDGING, PAUSED -> SEALED: D asked, generation ended, or P makes way for prompts
+    SEALED -> BRIDGING, PAUSED: Resume with a higher term, unless generation had ended
+    BRIDGING, PAUSED, SEALED -> COMMITTED: D is the generator
+    BRIDGING, PAUSED, SEALED -> FINISHED: the request ended on a relayed token
+    BRIDGING, PAUSED, SEALED, FINISHED -> ABORTED: client, deadline or peer
 
 P may generate in BRIDGING alone. Every method takes the time as an argument and
 returns the messages to send; an event that doesn't fit the state changes nothing.
