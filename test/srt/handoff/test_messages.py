@@ -215,10 +215,16 @@ def test_a_surplus_field_is_malformed_however_deep_it_nests(kind):
 def test_a_surplus_field_of_an_offer(version, surplus, reason):
     """A later version may add one, and is then named by its number."""
     frame = m.encode_offer(m.Offer(version, NONCE, "tcp://10.0.0.1:80"))
-    assert frame[0] == 0x83  # a msgpack map of 3
+    assert frame[0] == 0x84  # a msgpack map of 4
     with pytest.raises(m.FrameError) as error:
-        m.decode_offer(b"\x84" + frame[1:] + b"\xa1x" + surplus)
+        m.decode_offer(b"\x85" + frame[1:] + b"\xa1x" + surplus)
     assert error.value.reason == reason
+
+
+def test_an_offer_without_a_worth_is_worth_any_bridge():
+    frame = m.encode_offer(m.Offer(1, NONCE, "tcp://10.0.0.1:80", worth=7))
+    assert m.decode_offer(frame).worth == 7
+    assert m.decode_offer(b"\x83" + frame[1 : frame.index(b"\xa5worth")]).worth == 0
 
 
 @pytest.mark.parametrize("place", range(8))
