@@ -12,6 +12,9 @@ BUDGET = 512
 SMALL_BUDGET = 8
 BUDGET_VARIABLE = "SGLANG_DISAGGREGATION_HANDOFF_MAX_BRIDGE_TOKENS"
 
+# A request that a test needs bridged is bridged, whatever that costs.
+BRIDGE_ALWAYS = {"SGLANG_DISAGGREGATION_HANDOFF_ADMISSION": "false"}
+
 # Deadlines for the tests of failures, in seconds: long beside a scheduler's step, short to wait for.
 LEASE_S, SEAL_S, COMMIT_S, SILENCE_S = 1.0, 1.0, 3.0, 3.0
 SHORT_TIMES = {

@@ -24,7 +24,7 @@ rids = (f"handoff-{n}" for n in itertools.count())
 
 
 def run_stack(overlap: bool, budget: int, folder: pathlib.Path):
-    options = Options(overlap=overlap, args=("--enable-metrics",), env={hs.BUDGET_VARIABLE: str(budget)})
+    options = Options(overlap=overlap, args=("--enable-metrics",), env=hs.BRIDGE_ALWAYS | {hs.BUDGET_VARIABLE: str(budget)})
     # the rig's plugin imports Prometheus' client before SGLang would name its folder
     env = {"PROMETHEUS_MULTIPROC_DIR": str(folder)}
     return stack.pair(options, prefill_handoff=True, decode_handoff=True, prefill_env=env)
@@ -32,7 +32,7 @@ def run_stack(overlap: bool, budget: int, folder: pathlib.Path):
 
 @pytest.fixture(scope="module", params=["overlap", "plain"])
 def pair(request, oracle, tmp_path_factory):
-    """Default settings, under the overlap loop and the plain one."""
+    """Default settings but for the admission, under the overlap loop and the plain one."""
     with run_stack(request.param == "overlap", hs.BUDGET, tmp_path_factory.mktemp("metrics")) as running:
         running.oracle = oracle
         yield running

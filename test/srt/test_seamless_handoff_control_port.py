@@ -33,7 +33,7 @@ rids = (f"port-{n}" for n in itertools.count())
 
 @pytest.fixture(scope="module")
 def pair(oracle):
-    options = Options(env={hs.BUDGET_VARIABLE: str(BUDGET)})
+    options = Options(env=hs.BRIDGE_ALWAYS | {hs.BUDGET_VARIABLE: str(BUDGET)})
     with stack.pair(options, prefill_handoff=True, decode_handoff=True) as running:
         running.oracle = oracle
         running.prompts = [hs.prompt(5000 + n, 60 + 90 * n) for n in range(3)]

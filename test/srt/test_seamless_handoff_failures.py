@@ -16,7 +16,7 @@ register_cpu_ci(est_time=400, suite="stage-b-test-cpu")
 pytestmark = pytest.mark.real
 
 BUDGET = 64
-ENV = hs.SHORT_TIMES | {hs.BUDGET_VARIABLE: str(BUDGET)}
+ENV = hs.SHORT_TIMES | hs.BRIDGE_ALWAYS | {hs.BUDGET_VARIABLE: str(BUDGET)}
 rids = (f"failure-{n}" for n in itertools.count())
 
 

@@ -26,7 +26,7 @@ SLACK_S = 15  # for a loaded machine, on top of a documented deadline
 @pytest.fixture(scope="module")
 def pair(oracle):
     with stack.pair(
-        Options(env=hs.SHORT_TIMES | {hs.BUDGET_VARIABLE: str(BUDGET)}),
+        Options(env=hs.SHORT_TIMES | hs.BRIDGE_ALWAYS | {hs.BUDGET_VARIABLE: str(BUDGET)}),
         prefill_handoff=True,
         decode_handoff=True,
         decode_args=("--max-running-requests", str(D_RUNNING)),

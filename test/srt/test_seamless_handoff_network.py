@@ -22,7 +22,7 @@ pytestmark = pytest.mark.real
 
 BUDGET = 64
 PAST_BUDGET = 100  # tokens of an answer that P alone can't end
-ENV = hs.SHORT_TIMES | {
+ENV = hs.SHORT_TIMES | hs.BRIDGE_ALWAYS | {
     hs.BUDGET_VARIABLE: str(BUDGET),
     # Upstream's own ways back after a cut, sooner than by default.
     "SGLANG_FAILED_SESSION_PROBE_INTERVAL_S": "1",

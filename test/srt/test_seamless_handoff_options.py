@@ -61,7 +61,7 @@ def test_flag_on_one_side_only(oracle, side):
 def test_bridge_pauses_when_prefill_runs_short_of_slots(oracle):
     """Three prompts of 800 tokens leave P 600 slots for 3 x 400 tokens: the bridges pause, nothing fails."""
     few = dict(prefill_args=("--max-total-tokens", "3000"))
-    with stack.pair(Options(), prefill_handoff=True, decode_handoff=True, **few) as pair:
+    with stack.pair(Options(env=hs.BRIDGE_ALWAYS), prefill_handoff=True, decode_handoff=True, **few) as pair:
         prompts, sampling = [hs.prompt(3100 + n, 800) for n in range(3)], dict(max_new_tokens=400, ignore_eos=True)
         pair.hold.all()
         streams = [client.start_generate(pair.url, ids, rid=next(rids), **sampling) for ids in prompts]

@@ -44,7 +44,7 @@ MODES = [Mode(True, False, True), Mode(False, True, False)]
 
 
 def run_stack(mode: Mode, **more):
-    return stack.pair(Options(overlap=mode.overlap), prefill_handoff=True, decode_handoff=True, **more)
+    return stack.pair(Options(overlap=mode.overlap, env=hs.BRIDGE_ALWAYS), prefill_handoff=True, decode_handoff=True, **more)
 
 
 @pytest.fixture(scope="module", params=MODES, ids=str)

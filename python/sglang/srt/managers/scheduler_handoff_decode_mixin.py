@@ -304,6 +304,7 @@ class SchedulerHandoffDecodeMixin(SchedulerHandoffReplayMixin):
             "replay_rounds": machine.rounds,
             "replayed": machine.replayed,
             "alone": machine.alone,
+            "resumes": max(0, machine.term - 1),
         }
         if reason:
             record["reason"] = reason

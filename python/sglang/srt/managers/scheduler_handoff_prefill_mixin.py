@@ -52,6 +52,7 @@ class SchedulerHandoffPrefillMixin:
                 share=envs.SGLANG_DISAGGREGATION_HANDOFF_PREFILL_SHARE.get(),
             )
         )
+        self._admits = envs.SGLANG_DISAGGREGATION_HANDOFF_ADMISSION.get()
         # (tokens, when launched) of the forwards whose results are not here, seconds.
         self._launched: Deque[Tuple[int, float]] = deque()
         self._result_at = 0.0
@@ -110,6 +111,8 @@ class SchedulerHandoffPrefillMixin:
         self.bridges.transfers.begins(
             now, offer.nonce, len(req.origin_input_ids) - req.start_send_idx
         )
+        if not self._admits:
+            return self.bridges.limits.tokens
         refusal = self.bridges.refusal(
             now,
             offer.nonce,
@@ -166,8 +169,10 @@ class SchedulerHandoffPrefillMixin:
     ) -> Optional[ScheduleBatch]:
         """One decode step for every session that may generate, or None."""
         sessions = [s for s in self.handoff if self._wants_step(s)]
-        prompts_wait = between_prompts and (
-            bool(self.waiting_queue) or self.chunked_req is not None
+        prompts_wait = (
+            self._admits
+            and between_prompts
+            and (bool(self.waiting_queue) or self.chunked_req is not None)
         )
         if not sessions or not self.bridges.may_step(time.monotonic(), prompts_wait):
             return None
@@ -205,8 +210,11 @@ class SchedulerHandoffPrefillMixin:
         now = self.handoff.now = time.monotonic()
         for session in self.handoff:
             machine = session.machine
-            if session.kv_sent or self.bridges.ends_within(
-                now, machine.nonce, prompts.extend_num_tokens
+            if self._admits and (
+                session.kv_sent
+                or self.bridges.ends_within(
+                    now, machine.nonce, prompts.extend_num_tokens
+                )
             ):
                 self.handoff.send(session, machine.stop_after(now, session.in_flight))
         self._launched.append((prompts.extend_num_tokens, now))
