@@ -7,7 +7,7 @@ REQUIREMENTS := $(VENV)/requirements-$(shell sha256sum cpu/requirements.txt | cu
 FORK := $(VENV)/fork-installed
 MODELS := $(addprefix build/models/,tiny-qwen3-float32 tiny-qwen3-bfloat16 smollm2-135m-instruct)
 
-.PHONY: setup system tree patches models test demo check-protocol simulate soak side-by-side clean
+.PHONY: setup system tree patches models test demo check-protocol simulate soak side-by-side pr rebase clean
 .DELETE_ON_ERROR:
 
 setup: system tree models
@@ -33,6 +33,14 @@ tree: $(FORK)
 
 patches: $(FORK)
 	$(BIN)/python -m fork patches
+
+# a branch in your git checkout of SGLang: make pr SGLANG=../sglang BRANCH=seamless-handoff
+pr: tree
+	$(BIN)/python -m fork pr $(SGLANG) $(if $(BRANCH),--branch $(BRANCH)) $(ARGS)
+
+# patches/ on another release: make rebase VERSION=0.5.22
+rebase: $(FORK)
+	$(BIN)/python -m fork rebase $(VERSION) $(ARGS)
 
 models: $(MODELS:=/model.safetensors)
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -45,20 +46,40 @@ def fetch() -> Path:
     name = wheel_name()
     cached = CACHE / name
     if not cached.exists():
-        CACHE.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=CACHE) as tmp:
-            pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
-            pip += ["--disable-pip-version-check", "--dest", tmp, f"{NAME}=={UPSTREAM}"]
-            ran = subprocess.run(pip, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-            if ran.returncode or not (Path(tmp) / name).exists():
-                raise ForkError(
-                    f"pip didn't get {name}:\n{ran.stdout.strip()}\n"
-                    f"Check the network and pip's index, or put that file into {CACHE}."
-                )
-            check(Path(tmp) / name)
-            (Path(tmp) / name).replace(cached)
+        _download(UPSTREAM, cached, verify=check)
     check(cached)
     return cached
+
+
+def fetch_other(version: str) -> Path:
+    """Path of the wheel of any release under build/base. Its sha256 is not known here, so it is
+    read and compared with, never installed or built upon.
+
+    Raises ForkError when pip can't get it.
+    """
+    if not re.fullmatch(r"[0-9][0-9A-Za-z.]*", version):
+        raise ForkError(f"{version!r} is no version of {NAME}: say one like {UPSTREAM}.")
+    cached = CACHE / wheel_name().replace(f"-{UPSTREAM}-", f"-{version}-")
+    if version == UPSTREAM:
+        return fetch()
+    if not cached.exists():
+        _download(version, cached)
+    return cached
+
+
+def _download(version: str, wheel: Path, verify=lambda wheel: None) -> None:
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=CACHE) as tmp:
+        pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
+        pip += ["--disable-pip-version-check", "--dest", tmp, f"{NAME}=={version}"]
+        ran = subprocess.run(pip, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if ran.returncode or not (Path(tmp) / wheel.name).exists():
+            raise ForkError(
+                f"pip didn't get {wheel.name}:\n{ran.stdout.strip()}\n"
+                f"Check the network and pip's index, or put that file into {CACHE}."
+            )
+        verify(Path(tmp) / wheel.name)
+        (Path(tmp) / wheel.name).replace(wheel)
 
 
 def check(wheel: Path) -> None:

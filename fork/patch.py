@@ -59,6 +59,22 @@ def blobs(diff: str) -> dict[str, str]:
     return {file["path"]: file["before"] for file in FILE.finditer(diff)}
 
 
+def hunks(diff: str) -> dict[str, list[tuple[int, list[str]]]]:
+    """Maps each path in the diff to its hunks: the number of the line, in the file that the diff
+    is to be applied to, after which the lines are inserted (0: before the first), and the lines,
+    each with its newline."""
+    found, at = {}, 0
+    while at < len(diff):
+        file = FILE.match(diff, at)
+        here = found[file["path"]] = []
+        at = file.end()
+        while hunk := HUNK.match(diff, at):
+            lines = diff[hunk.end() :].split("\n", count := int(hunk[4] or 1))[:count]
+            here.append((int(hunk[2]), [line[1:] + "\n" for line in lines]))
+            at = hunk.end() + sum(len(line) + 1 for line in lines)
+    return found
+
+
 def check_message(name: str, message: str) -> None:
     """Raises ForkError when the message isn't subject, empty line, why."""
     subject, gap, why = message.partition("\n\n")

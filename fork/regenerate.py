@@ -42,7 +42,7 @@ def regenerate(into: str = "", new: str = "", message: str = "") -> list[str]:
         head = commit_patches(TREE, patches)
         if git(TREE, "diff", "--stat", head, "HEAD"):
             raise ForkError(f"The patches of {TREE} don't give its files: report this.")
-        changed = _write(patches)
+        changed = write(patches)
         git(TREE, "reset", "--quiet", "--keep", head)
         mark_exported(TREE, head)
         return changed
@@ -167,7 +167,7 @@ def _export(commit: str) -> Patch:
     return Patch(name, message, base.RELEASE, pristine, diff)
 
 
-def _write(patches: list[Patch]) -> list[str]:
+def write(patches: list[Patch]) -> list[str]:
     """Make patches/ hold exactly these; returns the names of the files that changed."""
     wanted = {f"{n:04}-{patch.name}.patch": patch.text() for n, patch in enumerate(patches, 1)}
     PATCHES.mkdir(exist_ok=True)

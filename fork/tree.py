@@ -28,14 +28,21 @@ def read_patches() -> list[Patch]:
 
 def our_files() -> dict[str, Path]:
     """Maps each path in the tree, like sglang/srt/..., to our file under python/ there."""
-    found = {}
-    for folder, folders, files in os.walk(OURS / "sglang"):
-        folders[:] = [name for name in folders if name != "__pycache__"]
-        for name in files:
-            if not name.endswith((".pyc", "~")) and not name.startswith("."):
-                path = Path(folder, name)
-                found[path.relative_to(OURS).as_posix()] = path
+    found = {path.relative_to(OURS).as_posix(): path for path in files_in(OURS / "sglang")}
     return dict(sorted(found.items()))
+
+
+def files_in(folder: Path) -> list[Path]:
+    """The source files in a folder of this repository, in order: no caches, no editor's backups."""
+    found = []
+    for at, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name != "__pycache__"]
+        found += [
+            Path(at, name)
+            for name in files
+            if not name.endswith((".pyc", "~")) and not name.startswith(".")
+        ]
+    return sorted(found)
 
 
 def is_of_base() -> bool:

@@ -1,0 +1,91 @@
+"""Which of our files go upstream, and which stay because they need the rig."""
+
+import ast
+from pathlib import Path
+
+from fork import ROOT
+from fork.tree import OURS, files_in
+
+# Real workers on one CPU machine, our demo and this tool.
+STAY = ("rig", "demo", "fork", "cpu")
+DOCS = ("docs/seamless_handoff.md",)
+
+
+def product() -> dict[str, Path]:
+    """Our files under python/, by path in a checkout."""
+    return _by_path(files_in(OURS / "sglang"))
+
+
+def benchmarks() -> dict[str, Path]:
+    """Each package and each single file in benchmark/handoff that needs nothing of the rig."""
+    return _by_path(path for path in files_in(ROOT / "benchmark/handoff") if not needs_rig(path))
+
+
+def tests() -> dict[str, Path]:
+    """All files of a test folder but those that need the rig, if one of its test_*.py goes."""
+    found = []
+    for folder in sorted({path.parent for path in (ROOT / "test/srt").rglob("test_*.py")}):
+        going = [path for path in files_in(folder) if not needs_rig(path)]
+        if any(p.parent == folder and p.name.startswith("test_") for p in going):
+            found += going
+    return _by_path(found)
+
+
+def docs() -> dict[str, Path]:
+    return {path: ROOT / path for path in DOCS}
+
+
+def left_out() -> list[str]:
+    """Our tests, benchmarks and folders that stay, sorted."""
+    going = benchmarks() | tests()
+    stay = [f"{name}/" for name in STAY if (ROOT / name).is_dir()]
+    for folder in "benchmark/handoff", "test/srt":
+        stay += [
+            path
+            for path in _by_path(files_in(ROOT / folder))
+            if path not in going
+        ]
+    return sorted(stay)
+
+
+def needs_rig(path: Path) -> bool:
+    """Whether the file, a file that it imports, or one of its package comes to import the rig."""
+    seen, todo = set(), [path]
+    while todo:
+        path = todo.pop()
+        if path in seen:
+            continue
+        seen.add(path)
+        if (path.parent / "__init__.py").exists():
+            todo += path.parent.glob("*.py")
+        for module in _imports(path):
+            if module.partition(".")[0] in STAY:
+                return True
+            todo += _local(module, path)
+    return False
+
+
+def _imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())) if path.suffix == ".py" else ():
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def _local(module: str, importer: Path) -> list[Path]:
+    """Our file of that name, as it is found from the importer's folder or one above it."""
+    at = importer.parent
+    while at.is_relative_to(ROOT):
+        here = at.joinpath(*module.split("."))
+        for found in here.with_name(here.name + ".py"), here / "__init__.py":
+            if found.exists():
+                return [found]
+        at = at.parent
+    return []
+
+
+def _by_path(files) -> dict[str, Path]:
+    return {path.relative_to(ROOT).as_posix(): path for path in files}
