@@ -137,13 +137,14 @@ def _carry_file(name: str, path: str, found: list, ours: Text, theirs: Text | No
             theirs.insert(at, lines)
         hooks.append((after, Hook(name, path, "", len(lines), line, there, why)))
     places = _Places(str(ours))
-    return [_placed(hook, places.of(after + 1), theirs) for after, hook in hooks], moved
+    return [_placed(hook, places.of(after + 1, hook.lines), theirs) for after, hook in hooks], moved
 
 
 def _placed(hook: Hook, place: str, theirs: Text | None) -> Hook:
     """The hook with its place, and a word on whether a conflict's place exists at all."""
     why, name = hook.why, re.escape(place.rpartition(".")[2])
-    if hook.there is None and theirs and not re.search(rf"(def|class) {name}\b|^{name}\b", str(theirs), re.M):
+    named = place not in ("imports", "module")
+    if hook.there is None and theirs and named and not re.search(rf"(def|class) {name}\b|^{name}\b", str(theirs), re.M):
         why = f"there is no {place}\n{why}"
     return replace(hook, place=place, why=why)
 
@@ -194,27 +195,27 @@ class _Places:
         except (SyntaxError, ValueError):
             self.tree = None
 
-    def of(self, line: int) -> str:
+    def of(self, line: int, count: int) -> str:
+        """Where the `count` lines from that one are, but for what they define themselves."""
         names, body = [], self.tree.body if self.tree else []
-        while body:
-            node = next((n for n in body if self._first(n) <= line <= n.end_lineno), None)
-            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                names.append(node.name)
-                body = node.body
-                continue
-            if not names:
-                names = [self._named(node)]
-            break
-        return ".".join(names)
+        while node := next((n for n in body if self._first(n) <= line <= n.end_lineno), None):
+            new = line <= self._first(node) and node.end_lineno < line + count
+            if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) or new:
+                return ".".join(names) or self._named(node, new)
+            names.append(node.name)
+            body = node.body
+        return ".".join(names) or "module"
 
     @staticmethod
     def _first(node: ast.stmt) -> int:
         return min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
 
     @staticmethod
-    def _named(node: ast.stmt | None) -> str:
+    def _named(node: ast.stmt, new: bool) -> str:
         if isinstance(node, ast.Import | ast.ImportFrom):
             return "imports"
+        if new:
+            return "module"
         target = getattr(node, "target", None) or next(iter(getattr(node, "targets", [])), None)
         return target.id if isinstance(target, ast.Name) else "module"
 

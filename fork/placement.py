@@ -1,6 +1,7 @@
 """Which of our files go upstream, and which stay because they need the rig."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 from fork import ROOT
@@ -40,11 +41,7 @@ def left_out() -> list[str]:
     going = benchmarks() | tests()
     stay = [f"{name}/" for name in STAY if (ROOT / name).is_dir()]
     for folder in "benchmark/handoff", "test/srt":
-        stay += [
-            path
-            for path in _by_path(files_in(ROOT / folder))
-            if path not in going
-        ]
+        stay += [path for path in _by_path(files_in(ROOT / folder)) if path not in going]
     return sorted(stay)
 
 
@@ -65,14 +62,15 @@ def needs_rig(path: Path) -> bool:
     return False
 
 
-def _imports(path: Path) -> set[str]:
+@cache
+def _imports(path: Path) -> frozenset[str]:
     found = set()
     for node in ast.walk(ast.parse(path.read_text())) if path.suffix == ".py" else ():
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and not node.level:
             found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return found
+    return frozenset(found)
 
 
 def _local(module: str, importer: Path) -> list[Path]:
