@@ -140,6 +140,16 @@ def _imported(path: Path) -> set[str]:
     return found
 
 
+def hook_table() -> dict[tuple[str, str], int]:
+    """Lines inserted by the patches that go, by file under python/sglang and function there."""
+    release = wheel_reader(base.fetch())
+    table: dict[tuple[str, str], int] = {}
+    for hook in carry(tree.read_patches(), release, release, LEFT_OUT).hooks:
+        key = hook.path.removeprefix("python/sglang/"), hook.place
+        table[key] = table.get(key, 0) + hook.lines
+    return table
+
+
 def _new(files: dict[str, Path]) -> dict[str, tuple[str, str]]:
     return {
         file: (
