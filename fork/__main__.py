@@ -47,7 +47,8 @@ def main() -> int:
             if args.write:
                 changed = rebase.write_patches(trial)
                 print("\n".join(f"patches/{name}" for name in changed))
-                print(f"Now pin it in fork/base.toml, then `make tree`:\n{rebase.pins(args.version)}")
+                print("Now pin it in fork/base.toml, then `make tree`:")
+                print(rebase.pins(args.version))
             return 0 if trial.fits else 1
         else:
             changed = regenerate(args.into or "", args.new or "", "\n\n".join(args.message or []))

@@ -144,7 +144,8 @@ def _placed(hook: Hook, place: str, theirs: Text | None) -> Hook:
     """The hook with its place, and a word on whether a conflict's place exists at all."""
     why, name = hook.why, re.escape(place.rpartition(".")[2])
     named = place not in ("imports", "module")
-    if hook.there is None and theirs and named and not re.search(rf"(def|class) {name}\b|^{name}\b", str(theirs), re.M):
+    known = re.compile(rf"(def|class) {name}\b|^{name}\b", re.MULTILINE)
+    if hook.there is None and theirs and named and not known.search(str(theirs)):
         why = f"there is no {place}\n{why}"
     return replace(hook, place=place, why=why)
 
@@ -158,7 +159,8 @@ def _merge(theirs: Text, before: str, after: str, lines: list[str]) -> tuple[int
         merge = ["git", "merge-file", "-p", "-q", "--diff3"]
         merge += [part for label in labels for part in ("-L", label)]
         try:
-            ran = subprocess.run([*merge, "theirs", "before", "after"], cwd=tmp, capture_output=True)
+            merge += ["theirs", "before", "after"]
+            ran = subprocess.run(merge, cwd=tmp, capture_output=True)
         except FileNotFoundError as error:
             raise ForkError("git is missing: install git.") from error
     merged = ran.stdout.decode(errors="surrogateescape")
@@ -167,7 +169,8 @@ def _merge(theirs: Text, before: str, after: str, lines: list[str]) -> tuple[int
     if ran.returncode:
         return None, _conflict(merged)
     merged = split(merged)
-    first = next((n for n, (a, b) in enumerate(zip(theirs.lines, merged)) if a != b), len(theirs.lines))
+    pairs = enumerate(zip(theirs.lines, merged))
+    first = next((n for n, (a, b) in pairs if a != b), len(theirs.lines))
     # Where the lines begin as what follows them does, several places give the same text.
     for at in range(first, max(first - len(lines), 0) - 1, -1):
         if merged[at : at + len(lines)] == lines and theirs.lines[at:] == merged[at + len(lines) :]:

@@ -36,10 +36,10 @@ class Checkout:
                 "the folder of `git clone https://github.com/sgl-project/sglang`."
             )
         if changed := self._git("status", "--porcelain").splitlines():
+            names = ", ".join(line[3:] for line in changed[:5])
             raise ForkError(
-                f"{path} isn't clean: {', '.join(line[3:] for line in changed[:5])}. Commit or stash "
-                "that first (`git stash --include-untracked`): the branch is made from the last "
-                "commit."
+                f"{path} isn't clean: {names}. Commit or stash that first (`git stash "
+                "--include-untracked`): the branch is made from the last commit."
             )
 
     def _git(self, *args: str, **how) -> str:

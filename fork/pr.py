@@ -56,13 +56,14 @@ class Conflicts(ForkError):
         for file in files:
             lines.append(f"\n{file}")
             for hook in (hook for hook in hooks if hook.path == file):
-                lines += [f"  {hook.patch}: {hook.place}, line {hook.line} of {base.RELEASE}", hook.why]
+                where = f"line {hook.line} of {base.RELEASE}"
+                lines += [f"  {hook.patch}: {hook.place}, {where}", hook.why]
         super().__init__(
             "\n".join(lines)
             + f"\n\n{checkout} is as it was; no branch was made. What to do: go back to the release "
             f"(`git -C {checkout} switch --detach v{base.UPSTREAM}`), run this again, where all "
-            f"applies, then put the branch upon {upon} by `git rebase`, which stops at these places "
-            "and lets you resolve them."
+            f"applies, then put the branch upon {upon} by `git rebase`, which stops at these "
+            "places and lets you resolve them."
         )
 
 
@@ -76,8 +77,9 @@ def make(path: Path, branch: str = BRANCH, left_out: Collection[str] = LEFT_OUT)
     checkout = Checkout(path)
     checkout.refuse_branch(branch)
     patches = tree.read_patches()
-    if unknown := set(left_out) - {patch.name for patch in patches}:
-        raise ForkError(f"There is no patch {min(unknown)}: {', '.join(p.name for p in patches)}.")
+    names = [patch.name for patch in patches]
+    if unknown := set(left_out) - set(names):
+        raise ForkError(f"There is no patch {min(unknown)} to leave out: {', '.join(names)}.")
     product, others = placement.product(), (
         (BENCHMARKS, placement.benchmarks()),
         (TESTS, placement.tests()),

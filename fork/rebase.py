@@ -58,10 +58,10 @@ def missing_imports(other: Reader) -> list[str]:
         """The names that a module binds anywhere; {"*"} when it can't be told; None: no module."""
         if module not in known:
             file = module.replace(".", "/")
-            paths = [p for p in (f"{file}.py", f"{file}/__init__.py") if p in ours]
-            texts = [ours[path].read_text() for path in paths]
-            texts += [t for p in (f"{file}.py", f"{file}/__init__.py") if (t := other(f"python/{p}")) is not None]  # fmt: skip
-            known[module] = _bound(texts[0]) if texts else None
+            paths = (f"{file}.py", f"{file}/__init__.py")
+            texts = [ours[p].read_text() if p in ours else other(f"python/{p}") for p in paths]
+            text = next((text for text in texts if text is not None), None)
+            known[module] = None if text is None else _bound(text)
         return known[module]
 
     for path, source in ours.items():

@@ -70,19 +70,26 @@ def test_what_our_files_import_and_the_release_hasnt_is_named_and_fails(copy, re
 
 
 def test_write_gives_patches_that_fit_once_that_release_is_pinned(copy, release):
+    """And they are as `python -m fork patches` writes them."""
+    copy.insert(34, "fourth = 4\nfifth = 5")
+    copy.run("patches", "--into", "two")
     moved = {"sglang/srt/a.py": "new = 1\n" + UPSTREAM["sglang/srt/a.py"]}
     release(moved)
     wanted = "new = 1\n" + (copy.tree / "sglang/srt/a.py").read_text()
     said = copy.run("rebase", OTHER, "--write")
     assert re.findall(r"^patches/.*", said, re.MULTILINE) == ["patches/0001-one.patch", "patches/0002-two.patch"]
-    assert f"Base: sglang {OTHER}\n" in copy.snapshot()["0001-one.patch"].decode()
     name = copy.wheel.name.replace(base.UPSTREAM, OTHER, 1)
     sha = hashlib.sha256(copy.wheel.with_name(name).read_bytes()).hexdigest()
     assert f'"{name}" = "{sha}"' in said
     # The same files as a wheel of the pinned name stand for pinning it.
+    written = {name: text.replace(f"Base: sglang {OTHER}\n".encode(), f"Base: {base.RELEASE}\n".encode())
+               for name, text in copy.snapshot().items()}  # fmt: skip
+    assert written != copy.snapshot()
     copy.pin(UPSTREAM | moved)
     copy.run("tree", "--force")
     assert (copy.tree / "sglang/srt/a.py").read_text() == wanted
+    copy.run("patches")
+    assert copy.snapshot() == written
 
 
 def test_write_refuses_while_the_tree_has_edits(copy, release):
