@@ -60,9 +60,9 @@ class Conflicts(ForkError):
                 lines += [f"  {hook.patch}: {hook.place}, {where}", hook.why]
         super().__init__(
             "\n".join(lines)
-            + f"\n\n{checkout} is as it was; no branch was made. What to do: go back to the release "
-            f"(`git -C {checkout} switch --detach v{base.UPSTREAM}`), run this again, where all "
-            f"applies, then put the branch upon {upon} by `git rebase`, which stops at these "
+            + f"\n\n{checkout} is as it was; no branch was made. What to do: go back to the "
+            f"release (`git -C {checkout} switch --detach v{base.UPSTREAM}`), run this again, where "
+            f"all applies, then put the branch upon {upon} by `git rebase`, which stops at these "
             "places and lets you resolve them."
         )
 

@@ -1,4 +1,4 @@
-"""Tries patches/ on another release of SGLang: what applies, what moved, what conflicts and where."""
+"""Tries patches/ on another release of SGLang: what applies, what moved, what conflicts where."""
 
 import ast
 import hashlib
