@@ -9,7 +9,9 @@ from fork.tree import OURS, files_in
 
 # Real workers on one CPU machine, our demo and this tool.
 STAY = ("rig", "demo", "fork", "cpu")
-DOCS = ("docs/seamless_handoff.md",)
+# Without servers; the other tests are of whole servers, or of the rig.
+TESTS = ("test/srt/handoff", "test/srt/kernels")
+DOCS = "docs/seamless_handoff*.md"
 
 
 def product() -> dict[str, Path]:
@@ -23,17 +25,13 @@ def benchmarks() -> dict[str, Path]:
 
 
 def tests() -> dict[str, Path]:
-    """All files of a test folder but those that need the rig, if one of its test_*.py goes."""
-    found = []
-    for folder in sorted({path.parent for path in (ROOT / "test/srt").rglob("test_*.py")}):
-        going = [path for path in files_in(folder) if not needs_rig(path)]
-        if any(p.parent == folder and p.name.startswith("test_") for p in going):
-            found += going
-    return _by_path(found)
+    """All files of the test folders but those that need the rig."""
+    files = [path for folder in TESTS for path in files_in(ROOT / folder)]
+    return _by_path(path for path in files if not needs_rig(path))
 
 
 def docs() -> dict[str, Path]:
-    return {path: ROOT / path for path in DOCS}
+    return _by_path(sorted(ROOT.glob(DOCS)))
 
 
 def left_out() -> list[str]:
