@@ -15,11 +15,10 @@ def _load() -> ModuleType:
     package = ModuleType(_PACKAGE)
     package.__path__ = [str(HANDOFF)]
     sys.modules[_PACKAGE] = package
-    # sessions.py names these two in annotations only; they import zmq and SGLang.
-    for module, name in (("channel", "HandoffChannel"), ("metrics", "RequestRecord")):
-        stub = ModuleType(f"{_PACKAGE}.{module}")
-        setattr(stub, name, object)
-        sys.modules[stub.__name__] = stub
+    # sessions.py names it in annotations only; it imports zmq and SGLang.
+    stub = ModuleType(f"{_PACKAGE}.channel")
+    stub.HandoffChannel = object
+    sys.modules[stub.__name__] = stub
     for name in ("log", "messages", "timing", "cost", "pace", "admission", "prefill_machine", "decode_machine", "sessions"):
         setattr(package, name, importlib.import_module(f"{_PACKAGE}.{name}"))
     return package

@@ -22,8 +22,8 @@ from sglang.srt.disaggregation.handoff.metrics import (
     FAILED,
     FINISHED,
     ORDINARY,
-    RequestRecord,
 )
+from sglang.srt.disaggregation.handoff.record import RequestRecord
 from sglang.srt.disaggregation.handoff.sessions import Session
 from sglang.srt.disaggregation.handoff.verify import ReplayVerification
 from sglang.srt.managers.schedule_batch import FINISH_ABORT
@@ -44,7 +44,6 @@ class SchedulerHandoffDecodeMixin(SchedulerHandoffReplayMixin):
     def init_handoff_decode(self: Scheduler, kv_manager: Any) -> None:
         self._handoff_offers: Dict[int, bytes] = {}
         kv_manager.handoff_offers = self._handoff_offers
-        self._opened_once = False
         self.init_handoff_replay()
 
     # -------------------------------------------------------------- a request's way in
@@ -68,7 +67,15 @@ class SchedulerHandoffDecodeMixin(SchedulerHandoffReplayMixin):
             max_new_tokens=req.sampling_params.max_new_tokens,
             **self.replay_pace(),
         )
-        session = Session(decode_req, machine, None, record=RequestRecord("offered"))
+        session = Session(
+            decode_req,
+            machine,
+            None,
+            record=self.new_decode_record(req),
+            counterpart=self.handoff_counterpart(req.bootstrap_host, req.bootstrap_port),
+        )
+        self.handoff_metrics.attempt()
+        self.handoff_peers.offered(session.counterpart)
         if self.verifies_replay:
             session.verification = ReplayVerification()
         self.handoff.add(session)
@@ -92,8 +99,8 @@ class SchedulerHandoffDecodeMixin(SchedulerHandoffReplayMixin):
         return running if full else 0
 
     def _take_ordinary_path(self: Scheduler, req: Req, reason: str) -> None:
-        req.time_stats.handoff = RequestRecord(ORDINARY, reason).fields
-        self.handoff_metrics.request(ORDINARY, reason)
+        req.time_stats.handoff = RequestRecord(ORDINARY, reason)
+        self.note_ordinary_path(req, reason)
 
     # --------------------------------------------------------------------------- relay
     def relay_handoffs(self: Scheduler) -> None:
@@ -103,8 +110,7 @@ class SchedulerHandoffDecodeMixin(SchedulerHandoffReplayMixin):
         for session in self.handoff:
             machine, req = session.machine, session.request.req
             if machine.peer_endpoint is not None:
-                self._opened_once = True
-                session.record.opened(machine.prefill_us / 1e3)
+                self._note_opened(session)
             tokens = machine.take_relay()
             if not tokens and machine.kv_lost(self.handoff.now):
                 self._fail_transfer(session.request)
@@ -112,6 +118,7 @@ class SchedulerHandoffDecodeMixin(SchedulerHandoffReplayMixin):
                 continue
             req.cached_tokens = machine.cached_tokens
             session.record.mark("first_relay")
+            session.record.mark_again("last_relay")
             session.relayed_at = self.handoff.now
             for number, token in enumerate(tokens, 1):
                 self._relay_token(req, token)
@@ -124,6 +131,11 @@ class SchedulerHandoffDecodeMixin(SchedulerHandoffReplayMixin):
                 self._finish_on_relay(session)
         if relayed:
             self.output_streamer.stream_output(relayed, False)
+
+    def _note_opened(self: Scheduler, session: Session) -> None:
+        """P's Open was read: once a request."""
+        if session.record.opened(session.machine.prefill_us / 1e3):
+            self.handoff_peers.opened(session.counterpart, session.machine.peer_endpoint)
 
     def _relay_token(self: Scheduler, req: Req, token: int) -> None:
         """The accounting that a sampled token gets in the batch result path."""
@@ -200,10 +212,12 @@ class SchedulerHandoffDecodeMixin(SchedulerHandoffReplayMixin):
         machine, now = session.machine, self.handoff.now
         if not machine.done and machine.kv_failed(now) and not machine.hopeless(now):
             return True
+        self.note_handoff_silence(session)
         self.handoff.send(session, machine.abort(now, AbortReason.TRANSFER))
         req = decode_req.req
         req.handoff_aborted = session.aborted_here and machine.relayed > 0
         if machine.state is not DecodeState.FINISHED:
+            session.record.mark("failed")
             self._publish_record(session, FAILED, self._abort_reason(machine))
         self._detach(session)
         return False
@@ -258,12 +272,8 @@ class SchedulerHandoffDecodeMixin(SchedulerHandoffReplayMixin):
         """Nothing was relayed: the request goes on as if the handoff were off."""
         machine, req = session.machine, session.request.req
         reason = self._abort_reason(machine)
-        if machine.abort_reason is AbortReason.NOT_OPENED and not self._opened_once:
-            self.handoff_metrics.warn_once(
-                reason,
-                "No handoff from the prefill worker: start it with "
-                "--disaggregation-seamless-handoff too. Until then requests take the ordinary path.",
-            )
+        silent = machine.abort_reason is AbortReason.NOT_OPENED
+        self.handoff_peers.refused(session.counterpart, reason, silent=silent)
         self._detach(session)
         self._take_ordinary_path(req, reason)
 
@@ -282,7 +292,10 @@ class SchedulerHandoffDecodeMixin(SchedulerHandoffReplayMixin):
         req = session.request.req
         req.handoff = None
         self._handoff_offers.pop(session.machine.room, None)
+        for rejected, number in session.machine.rejected.items():
+            self.handoff_metrics.dropped(rejected, number)
         self.handoff.retire(session)
+        self.note_handoff_states()
 
     @staticmethod
     def _abort_reason(machine: DecodeMachine) -> str:
@@ -311,5 +324,6 @@ class SchedulerHandoffDecodeMixin(SchedulerHandoffReplayMixin):
         if session.verification is not None:
             self.compare_replay(session)
             record["verify"] = session.verification.summary()
-        req.time_stats.handoff = record
-        self.handoff_metrics.request(outcome, reason)
+        req.time_stats.handoff = session.record
+        self.observe_decode_handoff(session, len(req.output_ids))
+        self.note_handoff_end(req, outcome, reason)

@@ -18,7 +18,6 @@ from sglang.srt.disaggregation.handoff.messages import (
     FROM_PREFILL,
     AbortReason,
 )
-from sglang.srt.disaggregation.handoff.metrics import HandoffMetrics
 from sglang.srt.disaggregation.handoff.sessions import (
     HandoffInput,
     Session,
@@ -30,6 +29,9 @@ from sglang.srt.environ import envs
 from sglang.srt.managers.schedule_batch import ScheduleBatch
 from sglang.srt.managers.scheduler_handoff_decode_mixin import (
     SchedulerHandoffDecodeMixin,
+)
+from sglang.srt.managers.scheduler_handoff_observability_mixin import (
+    SchedulerHandoffObservabilityMixin,
 )
 from sglang.srt.managers.scheduler_handoff_prefill_mixin import (
     SchedulerHandoffPrefillMixin,
@@ -45,7 +47,11 @@ if TYPE_CHECKING:
     from sglang.srt.managers.scheduler import GenerationBatchResult, Scheduler
 
 
-class SchedulerHandoffMixin(SchedulerHandoffPrefillMixin, SchedulerHandoffDecodeMixin):
+class SchedulerHandoffMixin(
+    SchedulerHandoffPrefillMixin,
+    SchedulerHandoffDecodeMixin,
+    SchedulerHandoffObservabilityMixin,
+):
     handoff: Optional[SessionTable] = None
 
     def init_handoff(self: Scheduler) -> None:
@@ -63,11 +69,14 @@ class SchedulerHandoffMixin(SchedulerHandoffPrefillMixin, SchedulerHandoffDecode
             commit=envs.SGLANG_DISAGGREGATION_HANDOFF_COMMIT_TIMEOUT.get(),
             silence=envs.SGLANG_DISAGGREGATION_HANDOFF_SILENCE_TIMEOUT.get(),
         )
+        self.init_handoff_observability()
         channel = HandoffChannel(
-            kv_manager.local_ip, FROM_PREFILL if decode else FROM_DECODE
+            kv_manager.local_ip,
+            FROM_PREFILL if decode else FROM_DECODE,
+            self.handoff_metrics,
         )
         self.handoff = SessionTable(channel, timing, time.monotonic())
-        self.handoff_metrics = HandoffMetrics("decode" if decode else "prefill")
+        self.handoff.on_deadline = self.note_handoff_deadline
         if decode:
             self.init_handoff_decode(kv_manager)
         else:
@@ -88,6 +97,7 @@ class SchedulerHandoffMixin(SchedulerHandoffPrefillMixin, SchedulerHandoffDecode
 
     def handle_handoff_input(self: Scheduler, event: HandoffInput) -> None:
         self.handoff.handle(event)
+        self.note_handoff_states()
 
     def free_handoff_kv(self: Scheduler, req: Req, length: int) -> None:
         """Give back the row's slots from position ``length`` on, so that upstream finds the request

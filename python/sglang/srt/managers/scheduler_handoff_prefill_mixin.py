@@ -16,12 +16,16 @@ from sglang.srt.disaggregation.handoff.admission import (
 )
 from sglang.srt.disaggregation.handoff.eligibility import request_misfit
 from sglang.srt.disaggregation.handoff.finish import generation_end
-from sglang.srt.disaggregation.handoff.messages import FrameError, Offer, decode_offer
+from sglang.srt.disaggregation.handoff.messages import (
+    AbortReason,
+    FrameError,
+    Offer,
+    decode_offer,
+)
 from sglang.srt.disaggregation.handoff.metrics import (
     COMMITTED,
     FAILED,
     FINISHED,
-    ORDINARY,
 )
 from sglang.srt.disaggregation.handoff.prefill_machine import (
     HOLD_KV,
@@ -56,7 +60,6 @@ class SchedulerHandoffPrefillMixin:
         # (tokens, when launched) of the forwards whose results are not here, seconds.
         self._launched: Deque[Tuple[int, float]] = deque()
         self._result_at = 0.0
-        self._offer_seen = False
 
     # -------------------------------------------------------------- a request's way in
     def keep_handoff_length(self: Scheduler, req: Req) -> None:
@@ -67,7 +70,7 @@ class SchedulerHandoffPrefillMixin:
     def greet_handoff_peer(self: Scheduler, req: Req) -> None:
         """The transfer metadata is here: connect to D while the prompt is computed, so that t1
         does not wait for the handshake."""
-        offer = self._read_offer(req)
+        offer, _ = self._read_offer(req)
         if offer is not None:
             self.handoff.channel.connect(offer.endpoint)
 
@@ -76,10 +79,12 @@ class SchedulerHandoffPrefillMixin:
 
         Routers may hold D's bytes until P's answer has ended, so this comes before the KV is sent.
         """
-        offer = self._read_offer(req)
+        offer, refusal = self._read_offer(req)
         # The transfer metadata is kept by room: a second request of the same room reads the same offer.
-        if offer is None or self.handoff.knows(offer.nonce):
-            self._take_ordinary_prefill(req)
+        if offer is not None and self.handoff.knows(offer.nonce):
+            offer, refusal = None, "offer_repeated"
+        if offer is None:
+            self._take_ordinary_prefill(req, refusal)
             return
         received = req.time_stats.scheduler_recv_time or time.perf_counter()
         self.handoff.now = time.monotonic()
@@ -94,7 +99,11 @@ class SchedulerHandoffPrefillMixin:
             room=req.bootstrap_room,
             nonce=offer.nonce,
         )
-        session = Session(req, machine, offer.endpoint)
+        session = Session(req, machine, offer.endpoint, counterpart=self._decode_peer(req))
+        session.record = self.new_prefill_record(req)
+        self.handoff_metrics.attempt()
+        self.handoff_peers.offered(session.counterpart)
+        self.handoff_peers.opened(session.counterpart, offer.endpoint)
         self.handoff.add(session)
         req.handoff = session
         self.handoff.send(
@@ -125,38 +134,41 @@ class SchedulerHandoffPrefillMixin:
         self.handoff_metrics.not_bridged(refusal)
         return 1
 
-    def _read_offer(self: Scheduler, req: Req) -> Optional[Offer]:
-        """D's offer for this request; None if it made none that this side can read."""
+    def _read_offer(self: Scheduler, req: Req) -> Tuple[Optional[Offer], str]:
+        """D's offer for this request, or None and why: it made none, or none that this side can read."""
         infos = self._handoff_transfer_infos.get(req.bootstrap_room) or {}
         frame = next((i.handoff_offer for i in infos.values() if i.handoff_offer), None)
         if frame is None:
-            return None
-        self._offer_seen = True
+            return None, "no_offer"
         try:
-            return decode_offer(frame)
+            return decode_offer(frame), ""
         except FrameError as e:
             self.handoff.channel.drop(f"offer_{e.reason}", str(e))
-            return None
+            return None, f"offer_{e.reason}"
 
-    def _take_ordinary_prefill(self: Scheduler, req: Req) -> None:
+    def _take_ordinary_prefill(self: Scheduler, req: Req, refusal: str) -> None:
         # Judge the request as D did, by its own length, not the 1 that upstream has put.
         params = req.sampling_params
         params.max_new_tokens, one = req.handoff_max_new_tokens, params.max_new_tokens
-        reason = request_misfit(req) or "no_offer"
+        misfit = request_misfit(req)
         params.max_new_tokens = one
-        self.handoff_metrics.request(ORDINARY, reason)
-        if reason == "no_offer" and not self._offer_seen:
-            self.handoff_metrics.warn_once(
-                reason,
-                "No handoff offer from the decode worker: start it with "
-                "--disaggregation-seamless-handoff too. Until then requests take the ordinary path.",
-            )
+        if misfit is None:
+            self.handoff_peers.refused(self._decode_peer(req), refusal)
+        self.note_ordinary_path(req, misfit or refusal)
+
+    def _decode_peer(self: Scheduler, req: Req) -> str:
+        """The KV socket of the decode worker that asks for this request's KV."""
+        infos = self._handoff_transfer_infos.get(req.bootstrap_room) or {}
+        info = next(iter(infos.values()), None)
+        return "" if info is None else self.handoff_counterpart(info.endpoint, info.dst_port)
 
     def _end_prefill_response(self: Scheduler, req: Req) -> None:
         """Stream the final output that upstream would send after the transfer; upstream's own is
         then skipped, since ``finished_output`` stays set. Inside, the request lives on."""
         req.finished_reason = FINISH_LENGTH(length=0)
+        req.has_log_time_stats = True  # not yet: the request's times are not complete
         self.output_streamer.stream_output([req], False)
+        req.has_log_time_stats = False
         req.finished_reason = req.finished_len = None
 
     @staticmethod
@@ -295,6 +307,7 @@ class SchedulerHandoffPrefillMixin:
                     self.handoff.now, token, self._end_of(req, token, length)
                 ),
             )
+        self.note_handoff_states()
 
     # ------------------------------------------------------------ a request's way out
     def handoff_keeps_prefill(self: Scheduler, req: Req, poll: KVPoll) -> bool:
@@ -310,6 +323,7 @@ class SchedulerHandoffPrefillMixin:
                 time.monotonic(), session.machine.nonce, session.kv_sent
             )
             if session.kv_sent:
+                session.record.mark("kv_sent")
                 self._leave_room(req)
         if session.in_flight or not session.machine.done:
             return True
@@ -319,8 +333,9 @@ class SchedulerHandoffPrefillMixin:
             time.perf_counter() - session.transfer_ended
         )
         req.handoff = None
+        self._count_prefill_outcome(session)
         self.handoff.retire(session)
-        self._count_prefill_outcome(session.machine)
+        self.note_handoff_states()
         return False
 
     @staticmethod
@@ -332,12 +347,16 @@ class SchedulerHandoffPrefillMixin:
         # Later ones would hit the room's next owner.
         sender.clear = sender.abort = lambda: None
 
-    def _count_prefill_outcome(self: Scheduler, machine: PrefillMachine) -> None:
+    def _count_prefill_outcome(self: Scheduler, session: Session) -> None:
+        machine = session.machine
         outcome = {
             PrefillState.COMMITTED: COMMITTED,
             PrefillState.FINISHED: FINISHED,
             PrefillState.ABORTED: FAILED,
         }[machine.state]
         reason = machine.abort_reason.name.lower() if outcome == FAILED else ""
-        self.handoff_metrics.request(outcome, reason)
+        if machine.abort_reason is AbortReason.CONFIG:
+            self.handoff_peers.refused(session.counterpart, reason)
+        self.observe_prefill_handoff(session, outcome)
+        self.note_handoff_end(session.request, outcome, reason)
         self.handoff_metrics.tokens("bridged", len(machine.log) - 1)

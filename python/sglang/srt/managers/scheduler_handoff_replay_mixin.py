@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Deque, Dict, List, Optional, Tuple
 import torch
 
 from sglang.srt.disaggregation.handoff.cost import LinearCost, StepCost
+from sglang.srt.disaggregation.handoff.deadlines import SEAL
 from sglang.srt.disaggregation.handoff.messages import AbortReason
 from sglang.srt.disaggregation.handoff.pace import (
     SEAL_LAG,
@@ -153,10 +154,12 @@ class SchedulerHandoffReplayMixin:
         self._rounds_ended.append(self._rounds_launched.popleft())
         self.handoff.clock_wanted = True
         predictions = self._predictions(batch, result) if self.verifies_replay else []
+        took = 0.0
         for number, req in enumerate(batch.reqs):
             session = req.handoff
             session.in_flight -= 1
-            self.handoff_metrics.tokens("replayed", session.record.end_round())
+            tokens, took = session.record.end_round()
+            self.handoff_metrics.tokens("replayed", tokens)
             if predictions:
                 # The round's entries predict the next ones.
                 first = session.machine.replayed + 2
@@ -164,6 +167,7 @@ class SchedulerHandoffReplayMixin:
                 self.compare_replay(session)
             self.handoff.send(session, session.machine.round_done(self.handoff.now))
             self.note_handoff_state(session)
+        self.handoff_metrics.replay_round(took)
 
     def forget_replay_batch(self: Scheduler) -> None:
         """A retracting pause is about to retract the last batch too if it is an EXTEND: on D a
@@ -210,6 +214,7 @@ class SchedulerHandoffReplayMixin:
         resumed = session.machine.resume(now)
         if resumed:
             session.stalled_since = None
+            self.note_handoff_deadline(session, SEAL)
             self.handoff.send(session, resumed)
         elif self._waits_in_vain(session):
             self.handoff.send(

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, OrderedDict
-from typing import Iterator, Tuple
+from typing import Iterator, Optional, Tuple
 
 import zmq
 
 from sglang.srt.utils.network import NetworkAddress, restrict_zmq_peers
 
 from .messages import MAX_FRAME_BYTES, FrameError, Message, decode, encode
+from .metrics import HandoffMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -28,16 +29,20 @@ MAX_FRAMES_PER_POLL = 512
 class HandoffChannel:
     """Bounded, non-blocking, at-most-once. Loss is the machines' business."""
 
-    def __init__(self, host: str, accepts: Tuple[type, ...]) -> None:
+    def __init__(
+        self, host: str, accepts: Tuple[type, ...], metrics: Optional[HandoffMetrics] = None
+    ) -> None:
         """Bind to a random port of ``host``, the address of this worker's KV sockets.
 
         Args:
             accepts: message types that this role may receive.
+            metrics: told of each message, and of each that was dropped; by default none.
 
         Raises:
             zmq.ZMQError: no port can be bound.
         """
         self._accepts = accepts
+        self._metrics = metrics or HandoffMetrics(None)
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.PULL)
         self._socket.set(zmq.RCVHWM, RECEIVE_HIGH_WATER_MARK)
@@ -72,7 +77,7 @@ class HandoffChannel:
             except FrameError as e:
                 self.drop(e.reason, str(e))
                 continue
-            self.received[type(message).__name__] += 1
+            self._count(self.received, "received", message)
             yield message
 
     def send(self, endpoint: str, message: Message) -> None:
@@ -84,7 +89,7 @@ class HandoffChannel:
         except zmq.ZMQError as e:
             self.drop("unreachable", f"{endpoint}: {e}")
         else:
-            self.sent[type(message).__name__] += 1
+            self._count(self.sent, "sent", message)
 
     def connect(self, endpoint: str) -> None:
         """Begin to connect, so that the first message finds the connection made."""
@@ -96,6 +101,7 @@ class HandoffChannel:
     def drop(self, reason: str, detail: str = "") -> None:
         """Count something that was not obeyed; log the first of each reason."""
         self.dropped[reason] += 1
+        self._metrics.dropped(reason)
         if self.dropped[reason] == 1:
             logger.warning(
                 "Handoff control message dropped (%s): %s. Counted from now on, not logged.",
@@ -109,6 +115,11 @@ class HandoffChannel:
         self._peers.clear()
         self._socket.close()
         self._context.term()
+
+    def _count(self, tally: Counter[str], direction: str, message: Message) -> None:
+        kind = type(message).__name__
+        tally[kind] += 1
+        self._metrics.message(direction, kind)
 
     def _peer(self, endpoint: str) -> zmq.Socket:
         socket = self._peers.get(endpoint)

@@ -1,13 +1,11 @@
-"""What the handoff tells an operator: counters, and one short record per request."""
+"""What the handoff tells Prometheus: the table of all its metrics, and how each is counted."""
 
 from __future__ import annotations
 
-import logging
-import time
 from collections import Counter as Tally
-from typing import Any, Dict, Sequence
+from typing import Any, Dict, Iterable, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-logger = logging.getLogger(__name__)
+from sglang.srt.observability.utils import exponential_buckets
 
 # Outcomes on both roles.
 ORDINARY = "ordinary"  # no handoff: the reason says why
@@ -16,103 +14,232 @@ FINISHED = "finished"  # the request ended on a relayed token
 FAILED = "failed"
 
 MARGINS = tuple(2.0**n for n in range(-7, 5))  # logits; bf16 noise ends where a wrong cache begins
+# Half a millisecond to about 15 s: a decode step of a small model to a gap that a client complains of.
+SECONDS = tuple(exponential_buckets(start=0.0005, width=1.62, length=22))
+
+COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
+
+
+class Metric(NamedTuple):
+    """One metric: ``labels`` are those beside SGLang's own (model_name, engine_type, ...)."""
+
+    name: str
+    kind: str
+    documentation: str
+    labels: Tuple[str, ...] = ()
+    buckets: Tuple[float, ...] = ()
+
+
+ATTEMPTS = Metric(
+    "sglang:handoff_attempts_total",
+    COUNTER,
+    "Requests for which decode has offered the handoff, or prefill has accepted an offer.",
+)
+REQUESTS = Metric(
+    "sglang:handoff_requests_total",
+    COUNTER,
+    "Requests by how their handoff ended, and why.",
+    ("outcome", "reason"),
+)
+TOKENS = Metric(
+    "sglang:handoff_tokens_total",
+    COUNTER,
+    "Output tokens: bridged by prefill, relayed and replayed by decode.",
+    ("kind",),
+)
+BOUNDARY_GAP = Metric(
+    "sglang:handoff_boundary_gap_seconds",
+    HISTOGRAM,
+    "Time from the last relayed token to decode's first own one.",
+    buckets=SECONDS,
+)
+REPLAY_ROUND = Metric(
+    "sglang:handoff_replay_round_seconds",
+    HISTOGRAM,
+    "Time from the launch of a replay round to its result.",
+    buckets=SECONDS,
+)
+MESSAGES = Metric(
+    "sglang:handoff_messages_total",
+    COUNTER,
+    "Control messages, sent and received.",
+    ("direction", "type"),
+)
+DROPPED = Metric(
+    "sglang:handoff_dropped_messages_total",
+    COUNTER,
+    "Control messages that were not obeyed or could not be sent.",
+    ("reason",),
+)
+VERIFIED = Metric(
+    "sglang:handoff_verified_tokens_total",
+    COUNTER,
+    "Logged tokens compared with the decode worker's own prediction, by whether they agree.",
+    ("agree",),
+)
+MARGIN = Metric(
+    "sglang:handoff_mismatch_margin",
+    HISTOGRAM,
+    "Top-2 margin in logits of predictions that differ from the log.",
+    buckets=MARGINS,
+)
+LIVE = Metric(
+    "sglang:handoff_num_reqs",
+    GAUGE,
+    "Requests in a handoff, by the state of this worker's side.",
+    ("state",),
+)
+DEADLINES = Metric(
+    "sglang:handoff_deadlines_total",
+    COUNTER,
+    "Deadlines of the protocol that have fired.",
+    ("deadline",),
+)
+NOT_BRIDGED = Metric(
+    "sglang:handoff_not_bridged_total",
+    COUNTER,
+    "Requests of which prefill makes the first token alone, and why.",
+    ("reason",),
+)
+METRICS = (
+    ATTEMPTS,
+    REQUESTS,
+    NOT_BRIDGED,
+    TOKENS,
+    BOUNDARY_GAP,
+    REPLAY_ROUND,
+    MESSAGES,
+    DROPPED,
+    VERIFIED,
+    MARGIN,
+    LIVE,
+    DEADLINES,
+)
 
 
 class HandoffMetrics:
-    """Counts of one worker. Made when the handoff is on, so that /metrics is as released when it
-    is off; one a process, since Prometheus names are."""
+    """One worker's metrics, one object a process. As upstream's collectors: it has their labels, and a
+    subclass may put another backend's classes in place of prometheus_client's."""
 
-    def __init__(self, role: str) -> None:
-        # Not at import: the main process sets PROMETHEUS_MULTIPROC_DIR after importing the scheduler.
-        from prometheus_client import Counter, Histogram
+    _counter_cls = None
+    _gauge_cls = None
+    _histogram_cls = None
 
-        self._role = role
-        self._requests = Counter(
-            "sglang:handoff_requests_total",
-            "Requests by the worker's role, how their handoff ended, and why.",
-            labelnames=("role", "outcome", "reason"),
-        )
-        self._tokens = Counter(
-            "sglang:handoff_tokens_total",
-            "Output tokens: bridged by prefill, relayed and replayed by decode.",
-            labelnames=("role", "kind"),
-        )
-        self._not_bridged = Counter(
-            "sglang:handoff_not_bridged_total",
-            "Requests of which prefill makes the first token alone, and why.",
-            labelnames=("reason",),
-        )
-        self._verified = Counter(
-            "sglang:handoff_verified_tokens_total",
-            "Logged tokens compared with the decode worker's own prediction, by whether they agree.",
-            labelnames=("agree",),
-        )
-        self._margins = Histogram(
-            "sglang:handoff_mismatch_margin",
-            "Top-2 margin in logits of predictions that differ from the log.",
-            buckets=MARGINS,
-        )
+    def __init__(
+        self,
+        labels: Optional[Mapping[str, Any]],
+        states: Iterable[str] = (),
+        deadlines: Iterable[str] = (),
+        kinds: Iterable[str] = (),
+    ) -> None:
+        """Args:
+        labels: of SGLang's scheduler metrics; None: metrics are off, and only ``outcomes`` is counted.
+        states, deadlines, kinds: the values that this role's labels can take, shown as 0 from the start.
+        """
         self.outcomes: Tally[str] = Tally()  # "outcome/reason"
-        self._warned: set[str] = set()
+        self._labels = dict(labels or {})
+        self._families: Dict[Metric, Any] = {}
+        self._series: Dict[Tuple[Metric, Tuple[str, ...]], Any] = {}
+        self._states = tuple(states)
+        self._live: Dict[str, int] = {}
+        if labels is not None:
+            self._families = {metric: self._make(metric) for metric in METRICS}
+        self._show_from_the_start(tuple(deadlines), tuple(kinds))
+
+    def _make(self, metric: Metric) -> Any:
+        # Not at import: the main process sets PROMETHEUS_MULTIPROC_DIR after importing the scheduler.
+        from prometheus_client import Counter, Gauge, Histogram
+
+        names = [*self._labels, *metric.labels]
+        if metric.kind == COUNTER:
+            return (self._counter_cls or Counter)(metric.name, metric.documentation, labelnames=names)
+        if metric.kind == GAUGE:
+            return (self._gauge_cls or Gauge)(
+                metric.name, metric.documentation, labelnames=names, multiprocess_mode="mostrecent"
+            )
+        return (self._histogram_cls or Histogram)(
+            metric.name, metric.documentation, labelnames=names, buckets=metric.buckets
+        )
+
+    def _of(self, metric: Metric, *values: str) -> Optional[Any]:
+        """The series of ``metric`` with these values of its own labels; None when metrics are off."""
+        family = self._families.get(metric)
+        if family is None:
+            return None
+        series = self._series.get((metric, values))
+        if series is None:
+            labels = {**self._labels, **dict(zip(metric.labels, values, strict=True))}
+            # Without any label the family is the series.
+            series = self._series[metric, values] = family.labels(**labels) if labels else family
+        return series
+
+    def _add(self, metric: Metric, number: float, *values: str) -> None:
+        series = self._of(metric, *values)
+        if series is not None:
+            series.inc(number)
+
+    def _observe(self, metric: Metric, value: float) -> None:
+        series = self._of(metric)
+        if series is not None:
+            series.observe(value)
+
+    def _show_from_the_start(self, deadlines: Sequence[str], kinds: Sequence[str]) -> None:
+        """A rate needs two samples: what is first seen as 1 would be missed."""
+        self._add(ATTEMPTS, 0)
+        for outcome in (COMMITTED, FINISHED):
+            self._add(REQUESTS, 0, outcome, "")
+        for kind in kinds:
+            self._add(TOKENS, 0, kind)
+        for deadline in deadlines:
+            self._add(DEADLINES, 0, deadline)
+        self.live({})
+
+    def attempt(self) -> None:
+        """D has made an offer, or P has accepted one."""
+        self._add(ATTEMPTS, 1)
 
     def request(self, outcome: str, reason: str = "") -> None:
+        """A request's handoff has ended, or has not begun."""
         self.outcomes[f"{outcome}/{reason}" if reason else outcome] += 1
-        self._requests.labels(self._role, outcome, reason).inc()
+        self._add(REQUESTS, 1, outcome, reason)
 
     def not_bridged(self, reason: str) -> None:
-        self._not_bridged.labels(reason).inc()
+        self._add(NOT_BRIDGED, 1, reason)
 
     def tokens(self, kind: str, number: int) -> None:
         if number:
-            self._tokens.labels(self._role, kind).inc(number)
+            self._add(TOKENS, number, kind)
+
+    def boundary_gap(self, seconds: float) -> None:
+        self._observe(BOUNDARY_GAP, seconds)
+
+    def replay_round(self, seconds: float) -> None:
+        self._observe(REPLAY_ROUND, seconds)
+
+    def message(self, direction: str, kind: str) -> None:
+        """``direction`` is "sent" or "received", ``kind`` the message's type."""
+        self._add(MESSAGES, 1, direction, kind)
+
+    def dropped(self, reason: str, number: int = 1) -> None:
+        self._add(DROPPED, number, reason)
 
     def verified(self, compared: int, margins: Sequence[float]) -> None:
         """``compared`` logged tokens were compared with D's predictions, of which those with these
         top-2 ``margins``, in logits, differ."""
-        self._verified.labels("true").inc(compared - len(margins))
-        self._verified.labels("false").inc(len(margins))
+        self._add(VERIFIED, compared - len(margins), "true")
+        self._add(VERIFIED, len(margins), "false")
         for margin in margins:
-            self._margins.observe(margin)
+            self._observe(MARGIN, margin)
 
-    def warn_once(self, key: str, text: str) -> None:
-        if key not in self._warned:
-            self._warned.add(key)
-            logger.warning(text)
+    def live(self, numbers: Mapping[str, int]) -> None:
+        """{state: requests}. States that are not named have none."""
+        for state in {*self._states, *self._live, *numbers}:
+            number = numbers.get(state, 0)
+            if self._live.get(state) != number:
+                self._live[state] = number
+                series = self._of(LIVE, state)
+                if series is not None:
+                    series.set(number)
 
-
-class RequestRecord:
-    """``meta_info["handoff"]`` of one request: what happened, and when.
-
-    Times are wall-clock milliseconds since ``started_at`` (seconds since the epoch), when D
-    offered the handoff. For people: no decision reads them.
-    """
-
-    def __init__(self, outcome: str, reason: str = "") -> None:
-        self._zero = time.time()
-        self.fields: Dict[str, Any] = {"outcome": outcome}
-        if reason:
-            self.fields["reason"] = reason
-        else:
-            self.fields |= {"started_at": self._zero, "at_ms": {}, "rounds": []}
-
-    def now_ms(self) -> float:
-        return round((time.time() - self._zero) * 1e3, 3)
-
-    def opened(self, prefill_ms: float) -> None:
-        """P has opened the log; ``prefill_ms`` is P's own time from receipt to t1."""
-        self.fields["at_ms"].setdefault("opened", self.now_ms())
-        self.fields.setdefault("prefill_ms", prefill_ms)
-
-    def start_round(self, tokens: int) -> None:
-        """A replay round over ``tokens`` entries is launched: [start, end, tokens] in ``rounds``."""
-        self.fields["rounds"].append([self.now_ms(), None, tokens])
-
-    def end_round(self) -> int:
-        """The result of the oldest round in flight is here; return its tokens."""
-        oldest = next(round_ for round_ in self.fields["rounds"] if round_[1] is None)
-        oldest[1] = self.now_ms()
-        return oldest[2]
-
-    def mark(self, what: str) -> None:
-        """Keep the time of the first ``what``."""
-        self.fields["at_ms"].setdefault(what, self.now_ms())
+    def deadline(self, deadline: str) -> None:
+        self._add(DEADLINES, 1, deadline)

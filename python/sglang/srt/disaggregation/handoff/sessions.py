@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Union
 
 import msgspec
 
 from .channel import HandoffChannel
+from .deadlines import facts, fired
 from .decode_machine import DecodeMachine
 from .messages import Message, Open
-from .metrics import RequestRecord
 from .prefill_machine import PrefillMachine
+from .record import RequestRecord
 from .timing import Timing
 from .verify import ReplayVerification
 
@@ -41,6 +42,7 @@ class Session:
     aborted_here: bool = False  # the client or the operator asked this worker
     stalled_since: Optional[float] = None  # D: no KV slot for a replay round since then
     relayed_at: float = 0.0  # D: when tokens came last
+    counterpart: str = ""  # the other worker, as /server_info names it
     record: Optional[RequestRecord] = None  # for people, never for decisions
     verification: Optional[ReplayVerification] = None  # D: the same, when it was asked for
 
@@ -55,6 +57,7 @@ class SessionTable:
         self._ended: OrderedDict[bytes, Session] = OrderedDict()
         self._next_tick = now
         self.clock_wanted = False  # something waits for the time at the next iteration
+        self.on_deadline: Optional[Callable[[Session, str], None]] = None  # told of each that fires
 
     def __iter__(self) -> Iterator[Session]:
         return iter(tuple(self._live.values()))
@@ -105,7 +108,11 @@ class SessionTable:
         if self.now >= self._next_tick:
             self._next_tick = self.now + self.timing.resend / 2
             for session in self:
+                before = facts(session.machine)
                 self.send(session, session.machine.tick(self.now))
+                deadline = fired(before, session.machine)
+                if deadline is not None and self.on_deadline is not None:
+                    self.on_deadline(session, deadline)
 
     def send(self, session: Session, messages: Iterable[Message]) -> None:
         for message in messages:
