@@ -16,13 +16,28 @@ from sglang.srt.disaggregation.handoff.decode_machine import (
 )
 from sglang.srt.disaggregation.handoff.decode_machine import DecodeState
 from sglang.srt.disaggregation.handoff.messages import VERSION
-from sglang.srt.disaggregation.handoff.metrics import FAILED, ORDINARY, HandoffMetrics
+from sglang.srt.disaggregation.handoff.metrics import (
+    ATTEMPTS,
+    BOUNDARY_GAP,
+    COMMITTED,
+    DEADLINES,
+    FAILED,
+    FINISHED,
+    LIVE,
+    MARGIN,
+    ORDINARY,
+    REPLAY_ROUND,
+    REQUESTS,
+    TOKENS,
+    VERIFIED,
+    HandoffMetrics,
+)
 from sglang.srt.disaggregation.handoff.peers import PeerTable
 from sglang.srt.disaggregation.handoff.prefill_machine import (
     TERMINAL_STATES as PREFILL_ENDED,
 )
 from sglang.srt.disaggregation.handoff.prefill_machine import PrefillState
-from sglang.srt.disaggregation.handoff.reasons import QUIET, explain
+from sglang.srt.disaggregation.handoff.reasons import EXPECTED, QUIET, explain
 from sglang.srt.disaggregation.handoff.record import RequestRecord
 from sglang.srt.disaggregation.handoff.sessions import Session
 from sglang.srt.disaggregation.handoff.stages import (
@@ -32,7 +47,7 @@ from sglang.srt.disaggregation.handoff.stages import (
     observe_stages,
 )
 from sglang.srt.disaggregation.utils import DisaggregationMode
-from sglang.srt.runtime_context import get_observability, get_parallel
+from sglang.srt.runtime_context import get_disagg, get_observability, get_parallel
 from sglang.srt.utils.network import NetworkAddress
 
 if TYPE_CHECKING:
@@ -48,6 +63,16 @@ PREFILL_MARKS = {
     PrefillState.FINISHED: "finished",
     PrefillState.ABORTED: "failed",
 }
+# Shown as 0 from the start.
+PREFILL_SERIES = ((TOKENS, "bridged"), *((DEADLINES, name) for name in PREFILL_DEADLINES))
+DECODE_SERIES = (
+    (TOKENS, "relayed"),
+    (TOKENS, "replayed"),
+    (BOUNDARY_GAP,),
+    (REPLAY_ROUND,),
+    *((DEADLINES, name) for name in DECODE_DEADLINES),
+)
+VERIFY_SERIES = ((VERIFIED, "true"), (VERIFIED, "false"), (MARGIN,))
 
 
 class SchedulerHandoffObservabilityMixin:
@@ -58,10 +83,14 @@ class SchedulerHandoffObservabilityMixin:
         states, ended = (DecodeState, DECODE_ENDED) if decode else (PrefillState, PREFILL_ENDED)
         reporter = self.metrics_reporter
         self.handoff_metrics = HandoffMetrics(
-            reporter.metrics_collector.labels if reporter.current_scheduler_metrics_enabled else None,
-            states=[state.value for state in states if state not in ended],
-            deadlines=DECODE_DEADLINES if decode else PREFILL_DEADLINES,
-            kinds=("relayed", "replayed") if decode else ("bridged",),
+            reporter.metrics_collector if reporter.current_scheduler_metrics_enabled else None,
+            [
+                (ATTEMPTS,),
+                *((REQUESTS, outcome, "") for outcome in (COMMITTED, FINISHED)),
+                *((LIVE, state.value) for state in states if state not in ended),
+                *(DECODE_SERIES if decode else PREFILL_SERIES),
+                *(VERIFY_SERIES if decode and get_disagg().disaggregation_handoff_verify else ()),
+            ],
         )
         self.handoff_peers = PeerTable()
         self._handoff_reasons_told: set[str] = set()
@@ -97,11 +126,11 @@ class SchedulerHandoffObservabilityMixin:
     def note_handoff_end(self: Scheduler, req: Req, outcome: str, reason: str = "") -> None:
         """A handoff that had begun is over."""
         self.handoff_metrics.request(outcome, reason)
+        # On P a request that D took the ordinary way has failed too: a short prompt, day in, day out.
+        level = logging.INFO if outcome == FAILED and reason not in EXPECTED else logging.DEBUG
+        logger.log(level, "Handoff of %s: %s%s.", req.rid, outcome, f" ({reason})" if reason else "")
         if outcome == FAILED:
-            logger.info("Handoff of %s: failed (%s).", req.rid, reason)
-            self._tell_handoff_reason_once(req, f"failed in its handoff: {explain(reason)}", reason)
-        else:
-            logger.debug("Handoff of %s: %s.", req.rid, outcome)
+            self._tell_handoff_reason_once(req, f"was not handed off: {explain(reason)}", reason)
 
     def _tell_handoff_reason_once(self: Scheduler, req: Req, what: str, reason: str) -> None:
         if reason in QUIET or reason in self._handoff_reasons_told:
@@ -109,11 +138,10 @@ class SchedulerHandoffObservabilityMixin:
         self._handoff_reasons_told.add(reason)
         logger.warning(
             "Handoff: request %s %s. Said once for this reason (%s); sglang:handoff_requests_total counts "
-            "all, and the log names each at %s level.",
+            "all, and --log-level debug names each.",
             req.rid,
             what,
             reason,
-            "info" if what.startswith("failed") else "debug",
         )
 
     # ------------------------------------------------------------------ milestones

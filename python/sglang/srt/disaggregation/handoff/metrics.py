@@ -118,59 +118,46 @@ METRICS = (
 
 
 class HandoffMetrics:
-    """One worker's metrics, one object a process. As upstream's collectors: it has their labels, and a
-    subclass may put another backend's classes in place of prometheus_client's."""
+    """One worker's metrics, one object a process."""
 
-    _counter_cls = None
-    _gauge_cls = None
-    _histogram_cls = None
-
-    def __init__(
-        self,
-        labels: Optional[Mapping[str, Any]],
-        states: Iterable[str] = (),
-        deadlines: Iterable[str] = (),
-        kinds: Iterable[str] = (),
-    ) -> None:
+    def __init__(self, collector: Optional[Any], series: Iterable[Tuple[Any, ...]] = ()) -> None:
         """Args:
-        labels: of SGLang's scheduler metrics; None: metrics are off, and only ``outcomes`` is counted.
-        states, deadlines, kinds: the values that this role's labels can take, shown as 0 from the start.
+        collector: SGLang's SchedulerMetricsCollector, for its labels and for the classes that another
+            backend may have put in place of prometheus_client's; None: metrics are off, and only
+            ``outcomes`` is counted.
+        series: (metric, value of each label) to be shown as 0 from the start: a rate needs two samples, and
+            what is first seen as 1 would be missed.
         """
         self.outcomes: Tally[str] = Tally()  # "outcome/reason"
-        self._labels = dict(labels or {})
-        self._families: Dict[Metric, Any] = {}
-        self._series: Dict[Tuple[Metric, Tuple[str, ...]], Any] = {}
-        self._states = tuple(states)
+        self._labels: Dict[str, Any] = {}
+        self._families: Dict[str, Any] = {}
+        self._series: Dict[Tuple[str, ...], Any] = {}
         self._live: Dict[str, int] = {}
-        if labels is not None:
-            self._families = {metric: self._make(metric) for metric in METRICS}
-        self._show_from_the_start(tuple(deadlines), tuple(kinds))
+        if collector is not None:
+            self._labels = dict(collector.labels)
+            self._families = {metric.name: self._make(metric, collector) for metric in METRICS}
+        for metric, *values in series:
+            self._of(metric, *values)
+            if metric is LIVE:
+                self._live[values[0]] = 0
 
-    def _make(self, metric: Metric) -> Any:
+    def _make(self, metric: Metric, collector: Any) -> Any:
         # Not at import: the main process sets PROMETHEUS_MULTIPROC_DIR after importing the scheduler.
         from prometheus_client import Counter, Gauge, Histogram
 
-        names = [*self._labels, *metric.labels]
+        about = metric.name, metric.documentation, [*self._labels, *metric.labels]
         if metric.kind == COUNTER:
-            return (self._counter_cls or Counter)(metric.name, metric.documentation, labelnames=names)
+            return (collector._counter_cls or Counter)(*about)
         if metric.kind == GAUGE:
-            return (self._gauge_cls or Gauge)(
-                metric.name, metric.documentation, labelnames=names, multiprocess_mode="mostrecent"
-            )
-        return (self._histogram_cls or Histogram)(
-            metric.name, metric.documentation, labelnames=names, buckets=metric.buckets
-        )
+            return (collector._gauge_cls or Gauge)(*about, multiprocess_mode="mostrecent")
+        return (collector._histogram_cls or Histogram)(*about, buckets=metric.buckets)
 
     def _of(self, metric: Metric, *values: str) -> Optional[Any]:
         """The series of ``metric`` with these values of its own labels; None when metrics are off."""
-        family = self._families.get(metric)
-        if family is None:
-            return None
-        series = self._series.get((metric, values))
-        if series is None:
+        series = self._series.get((metric.name, *values))
+        if series is None and (family := self._families.get(metric.name)) is not None:
             labels = {**self._labels, **dict(zip(metric.labels, values, strict=True))}
-            # Without any label the family is the series.
-            series = self._series[metric, values] = family.labels(**labels) if labels else family
+            series = self._series[metric.name, *values] = family.labels(**labels)
         return series
 
     def _add(self, metric: Metric, number: float, *values: str) -> None:
@@ -182,17 +169,6 @@ class HandoffMetrics:
         series = self._of(metric)
         if series is not None:
             series.observe(value)
-
-    def _show_from_the_start(self, deadlines: Sequence[str], kinds: Sequence[str]) -> None:
-        """A rate needs two samples: what is first seen as 1 would be missed."""
-        self._add(ATTEMPTS, 0)
-        for outcome in (COMMITTED, FINISHED):
-            self._add(REQUESTS, 0, outcome, "")
-        for kind in kinds:
-            self._add(TOKENS, 0, kind)
-        for deadline in deadlines:
-            self._add(DEADLINES, 0, deadline)
-        self.live({})
 
     def attempt(self) -> None:
         """D has made an offer, or P has accepted one."""
@@ -233,7 +209,7 @@ class HandoffMetrics:
 
     def live(self, numbers: Mapping[str, int]) -> None:
         """{state: requests}. States that are not named have none."""
-        for state in {*self._states, *self._live, *numbers}:
+        for state in {*self._live, *numbers}:
             number = numbers.get(state, 0)
             if self._live.get(state) != number:
                 self._live[state] = number

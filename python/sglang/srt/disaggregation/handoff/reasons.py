@@ -4,6 +4,8 @@ from __future__ import annotations
 
 # Of requests that nobody waits for or that were handed off before; no operator need be told.
 QUIET = frozenset({"health_check", "fake_transfer", "rebootstrap", "retracted", "client"})
+# Of which a busy worker sees many: a line for each would flood the log at info level.
+EXPECTED = QUIET | {"not_opened"}
 
 REASONS = {
     # what the request asks for; it is the same on both workers

@@ -1,0 +1,36 @@
+"""Every reason that can be counted has words for an operator, and no words are for nothing."""
+
+import ast
+import inspect
+
+from sglang.srt.disaggregation.handoff import eligibility, reasons
+from sglang.srt.disaggregation.handoff.messages import AbortReason
+from sglang.srt.managers import scheduler_handoff_decode_mixin as decode
+from sglang.srt.managers import scheduler_handoff_prefill_mixin as prefill
+
+
+def misfits():
+    """The labels in ``request_misfit``: the second of each pair."""
+    tree = ast.parse(inspect.getsource(eligibility.request_misfit))
+    pairs = [node for node in ast.walk(tree) if isinstance(node, ast.Tuple) and len(node.elts) == 2]
+    return {pair.elts[1].value for pair in pairs if isinstance(pair.elts[1], ast.Constant)}
+
+
+def test_every_reason_is_explained():
+    aborts = {reason.name.lower() for reason in AbortReason if reason is not AbortReason.DONE}
+    offers = {"no_offer", "offer_repeated", "offer_version", "offer_malformed"}
+    before = {"rebootstrap", "retracted"}
+    assert {"not_greedy", "penalties", "multimodal"} < misfits()
+    assert reasons.REASONS.keys() == misfits() | aborts | offers | before
+    assert reasons.EXPECTED <= reasons.REASONS.keys()
+
+
+def test_the_mixins_name_these_reasons():
+    """Those that are written there by hand."""
+    assert '"offer_repeated"' in inspect.getsource(prefill) and '"no_offer"' in inspect.getsource(prefill)
+    assert '"rebootstrap"' in inspect.getsource(decode) and '"retracted"' in inspect.getsource(decode)
+
+
+def test_an_unknown_reason_is_shown_as_it_is():
+    assert reasons.explain("brand_new") == "brand_new"
+    assert "temperature" in reasons.explain("not_greedy")
