@@ -1,6 +1,7 @@
 """What the handoff's tests on real processes share: a stack, its oracle, and a way to see both workers empty."""
 
 import itertools
+import json
 import random
 import re
 import urllib.request
@@ -154,6 +155,23 @@ def metrics(server) -> dict[str, float]:
             name, value = line.rsplit(" ", 1)
             found[name] = found.get(name, 0) + float(value)
     return found
+
+
+def sample(server, name: str, **labels) -> float:
+    """The sum of a worker's samples of this name that have these labels; 0 without any."""
+    wanted = {(key, str(value)) for key, value in labels.items()}
+    return sum(
+        value
+        for line, value in metrics(server).items()
+        if line.partition("{")[0] == name and wanted <= set(re.findall(r'(\w+)="([^"]*)"', line))
+    )
+
+
+def server_info(server) -> dict | None:
+    """What a worker's /server_info says of the handoff; None if nothing."""
+    with urllib.request.urlopen(f"{server.url}/server_info", timeout=10) as response:
+        (state,) = json.load(response)["internal_states"]
+    return state.get("seamless_handoff")
 
 
 def counters(server, name: str = "sglang:handoff_requests_total") -> dict[tuple[str, str], float]:

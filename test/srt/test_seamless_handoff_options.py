@@ -56,6 +56,14 @@ def test_flag_on_one_side_only(oracle, side):
         warned = getattr(pair, side).log.read_text().count(f"start it with {FLAG} too")
         assert warned == 1
         hs.assert_empty(pair)
+        other = {"prefill": "decode", "decode": "prefill"}[side]
+        assert hs.server_info(getattr(pair, other)) is None
+        info = hs.server_info(getattr(pair, side))
+        (peer,) = info["peers"]
+        # A prefill worker without the flag says nothing at all.
+        reason, agreed = ("not_opened", None) if side == "decode" else ("no_offer", False)
+        assert info["enabled"] and peer["opened"] == 0 and peer["agreed"] is agreed
+        assert peer["refused"] == {reason: 3} and info["outcomes"][f"ordinary/{reason}"] == 3
 
 
 def test_bridge_pauses_when_prefill_runs_short_of_slots(oracle):

@@ -152,8 +152,7 @@ def test_a_decode_worker_with_another_model_is_found_out(oracle, other_head):
         first = verify["noted"][0]
         assert (first["entry"], first["logged"], first["predicted"]) == (2, answer.ids[1], answer.ids[1] + 1)
         assert first["margin"] > 0
-        metrics = hs.metrics(pair.decode)
-        assert metrics['sglang:handoff_verified_tokens_total{agree="false"}'] == boundary - 1
-        assert metrics['sglang:handoff_verified_tokens_total{agree="true"}'] == 0
-        assert metrics["sglang:handoff_mismatch_margin_count"] == boundary - 1
+        assert hs.sample(pair.decode, "sglang:handoff_verified_tokens_total", agree="false") == boundary - 1
+        assert hs.sample(pair.decode, "sglang:handoff_verified_tokens_total", agree="true") == 0
+        assert hs.sample(pair.decode, "sglang:handoff_mismatch_margin_count") == boundary - 1
         hs.assert_empty(pair)
