@@ -46,6 +46,7 @@ COUNTS = [
     (lambda x: x.attempt(), m.ATTEMPTS, {}, 1),
     (lambda x: x.request(m.COMMITTED), m.REQUESTS, {"outcome": "committed", "reason": ""}, 1),
     (lambda x: x.request(m.ORDINARY, "penalties"), m.REQUESTS, {"outcome": "ordinary", "reason": "penalties"}, 1),
+    (lambda x: x.not_bridged("prompts_wait"), m.NOT_BRIDGED, {"reason": "prompts_wait"}, 1),
     (lambda x: x.tokens("relayed", 7), m.TOKENS, {"kind": "relayed"}, 7),
     (lambda x: x.message("sent", "Ack"), m.MESSAGES, {"direction": "sent", "type": "Ack"}, 1),
     (lambda x: x.dropped("version"), m.DROPPED, {"reason": "version"}, 1),

@@ -97,6 +97,12 @@ def test_failures_are_named_at_info_and_busy_reasons_are_not(caplog):
     assert [line.split("(")[-1].split(")")[0] for line in lines(caplog, logging.WARNING)] == ["transfer", "not_opened"]
 
 
+def test_a_request_that_is_not_bridged_has_a_line_and_no_warning(caplog):
+    Scheduler().note_not_bridged(req("r1"), "prompts_wait")
+    assert lines(caplog, logging.DEBUG) == ["Handoff of r1: the first token alone (prompts_wait)."]
+    assert not lines(caplog, logging.WARNING)
+
+
 def test_states_are_milestones_of_prefill_and_the_gauge():
     sealed, bridging, gone = (parts.prefill_machine() for _ in range(3))
     for machine in (sealed, bridging, gone):

@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Dict, Optional
 
+from sglang.srt.disaggregation.handoff.admission import REFUSALS
 from sglang.srt.disaggregation.handoff.deadlines import (
     DECODE_DEADLINES,
     PREFILL_DEADLINES,
@@ -25,6 +26,7 @@ from sglang.srt.disaggregation.handoff.metrics import (
     FINISHED,
     LIVE,
     MARGIN,
+    NOT_BRIDGED,
     ORDINARY,
     REPLAY_ROUND,
     REQUESTS,
@@ -64,7 +66,11 @@ PREFILL_MARKS = {
     PrefillState.ABORTED: "failed",
 }
 # Shown as 0 from the start.
-PREFILL_SERIES = ((TOKENS, "bridged"), *((DEADLINES, name) for name in PREFILL_DEADLINES))
+PREFILL_SERIES = (
+    (TOKENS, "bridged"),
+    *((NOT_BRIDGED, reason) for reason in REFUSALS),
+    *((DEADLINES, name) for name in PREFILL_DEADLINES),
+)
 DECODE_SERIES = (
     (TOKENS, "relayed"),
     (TOKENS, "replayed"),
@@ -122,6 +128,11 @@ class SchedulerHandoffObservabilityMixin:
         self.handoff_metrics.request(ORDINARY, reason)
         logger.debug("Handoff of %s: none (%s).", req.rid, reason)
         self._tell_handoff_reason_once(req, f"takes the ordinary path: {explain(reason)}", reason)
+
+    def note_not_bridged(self: Scheduler, req: Req, refusal: str) -> None:
+        """P logs t1 and no more. That is for its load, which changes: nobody is warned."""
+        self.handoff_metrics.not_bridged(refusal)
+        logger.debug("Handoff of %s: the first token alone (%s).", req.rid, refusal)
 
     def note_handoff_end(self: Scheduler, req: Req, outcome: str, reason: str = "") -> None:
         """A handoff that had begun is over."""

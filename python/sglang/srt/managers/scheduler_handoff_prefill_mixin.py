@@ -131,7 +131,7 @@ class SchedulerHandoffPrefillMixin:
         )
         if refusal == ADMITTED:
             return self.bridges.limits.tokens
-        self.handoff_metrics.not_bridged(refusal)
+        self.note_not_bridged(req, refusal)
         return 1
 
     def _read_offer(self: Scheduler, req: Req) -> Tuple[Optional[Offer], str]:

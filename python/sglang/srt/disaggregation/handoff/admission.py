@@ -19,6 +19,7 @@ MOST_CREDIT = 1.0
 
 ADMITTED = ""
 TOO_MANY, PROMPTS_WAIT, DECODE_IS_FULL = "too_many_bridges", "prompts_wait", "decode_is_full"
+REFUSALS = (TOO_MANY, PROMPTS_WAIT, DECODE_IS_FULL)
 
 
 @dataclass(frozen=True)
