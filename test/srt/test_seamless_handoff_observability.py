@@ -1,12 +1,16 @@
 """What an operator sees of a real pair: /metrics, /server_info, logs, traces' stages, and the dashboard's queries."""
 
 import contextlib
+import gzip
+import http.server
+import importlib.util
 import itertools
 import json
 import math
 import pathlib
 import re
 import shutil
+import threading
 import time
 import urllib.parse
 import urllib.request
@@ -33,9 +37,63 @@ rids = (f"seen-{n}" for n in itertools.count())
 ids = (hs.prompt(7000 + n, 900) for n in itertools.count())
 
 
+class Spans:
+    """An OTLP collector: what the workers' tracing has exported."""
+
+    def __init__(self):
+        self.all = []
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(handler):
+                self._take(handler.rfile.read(int(handler.headers["Content-Length"])), handler.headers)
+                handler.send_response(200)
+                handler.end_headers()
+
+            def log_message(handler, *args):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def _take(self, body: bytes, headers) -> None:
+        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+        if headers.get("Content-Encoding") == "gzip":
+            body = gzip.decompress(body)
+        for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+            for scope in resource.scope_spans:
+                self.all.extend(scope.spans)
+
+    def of(self, rid: str) -> dict[str, list]:
+        """{name: spans} of one request, on both workers."""
+        spans = list(self.all)
+        traces = {s.trace_id for s in spans for a in s.attributes if (a.key, a.value.string_value) == ("rid", rid)}
+        found = {}
+        for span in spans:
+            if span.trace_id in traces:
+                found.setdefault(span.name, []).append(span)
+        return found
+
+
+TRACING = importlib.util.find_spec("opentelemetry.sdk") is not None
+
+
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory):
-    options = Options(args=("--enable-metrics", "--enable-request-time-stats-logging"))
+def spans():
+    collector = Spans()
+    yield collector
+    collector.server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory, spans):
+    args = ["--enable-metrics", "--enable-request-time-stats-logging"]
+    env = {}
+    if TRACING:
+        port = spans.server.server_address[1]
+        args += ["--enable-trace", "--otlp-traces-endpoint", f"http://127.0.0.1:{port}/v1/traces"]
+        env = {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf", "SGLANG_OTLP_EXPORTER_SCHEDULE_DELAY_MILLIS": "100"}
+    options = Options(args=tuple(args), env=env)
     with stack.pair(
         options,
         prefill_handoff=True,
@@ -151,6 +209,29 @@ def test_both_workers_log_the_milestones(pair):
         last = [line for line in lines if "handoff=committed" in line][-1]
         found = [name for name in re.findall(r"(\w+)=-?[\d.]+ms", last) if name in expected[worker]]
         assert found == expected[worker], last
+
+
+@pytest.mark.skipif(not TRACING, reason="opentelemetry-sdk is not installed")
+def test_stages_are_spans_of_the_request(pair, spans):
+    answer = committed(pair)
+    record, rid = hs.handoff(answer), answer.meta_info["id"]
+    expected = {"bridge", "sealed", "relay", "seal", "drain", "boundary", "replay"}
+
+    def stages() -> dict[str, list]:
+        return {name.removeprefix("handoff_"): s for name, s in spans.of(rid).items() if name.startswith("handoff_")}
+
+    wait_until(lambda: stages().keys() >= expected, lambda: sorted(spans.of(rid)))
+    found = stages()
+    assert found.keys() == expected
+    assert len(found.pop("replay")) == record["replay_rounds"]
+    assert {len(s) for s in found.values()} == {1}
+    relay, boundary = found["relay"][0], found["boundary"][0]
+    for span, start, end in ((relay, "first_relay", "committed"), (boundary, "last_relay", "first_own_token")):
+        ms = (span.end_time_unix_nano - span.start_time_unix_nano) / 1e6
+        assert ms == pytest.approx(record["at_ms"][end] - record["at_ms"][start], abs=0.01)
+    attributes = {a.key: a.value for a in relay.attributes}
+    assert attributes["outcome"].string_value == "committed"
+    assert attributes["tokens"].int_value == record["boundary"]
 
 
 def test_each_reason_is_warned_of_once(pair):
