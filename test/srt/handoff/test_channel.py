@@ -36,8 +36,8 @@ def ack(received=0):
 
 
 @contextmanager
-def opened(accepts=FROM_DECODE, host="127.0.0.1"):
-    channel = HandoffChannel(host, accepts)
+def opened(accepts=FROM_DECODE, host="127.0.0.1", metrics=None):
+    channel = HandoffChannel(host, accepts, metrics)
     try:
         yield channel
     finally:
@@ -352,3 +352,31 @@ def test_close_gives_the_port_back():
 def test_no_port_is_an_error_at_start():
     with pytest.raises(zmq.ZMQError):
         HandoffChannel("203.0.113.7", FROM_DECODE)
+
+
+class Metrics:
+    """Remembers what it was told."""
+
+    def __init__(self):
+        self.messages, self.drops = [], []
+
+    def message(self, direction, kind):
+        self.messages.append((direction, kind))
+
+    def dropped(self, reason):
+        self.drops.append(reason)
+
+
+def test_metrics_are_told_of_each_message_and_each_drop():
+    """Every drop, though only the first of a reason is logged."""
+    metrics = Metrics()
+    with opened(metrics=metrics) as channel:
+        channel.send(channel.endpoint, ack())
+        channel.send(channel.endpoint, Append(1, NONCE, 1, 1, [5], 0))  # not for this role
+        assert take(channel) == [ack()]
+        for _ in range(2):
+            channel.drop("room", "of another request")
+        channel.send("tcp://[no address", ack())
+        take(channel, seconds=SOON_S)
+    assert sorted(metrics.messages) == [("received", "Ack"), ("sent", "Ack"), ("sent", "Append")]
+    assert sorted(metrics.drops) == ["role", "room", "room", "unreachable"]

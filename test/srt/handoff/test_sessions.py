@@ -246,3 +246,19 @@ def test_a_session_may_retire_while_all_are_walked(table):
     for session in table:
         table.retire(session)
     assert len(table) == 0
+
+
+# --------------------------------------------------------------------------- deadlines
+def test_the_caller_is_told_of_each_deadline_with_its_session(table):
+    fired, session = [], on_prefill(table)
+    table.on_deadline = lambda *told: fired.append(told)
+    handle(table, now=T0 + TIMING.lease - 0.1)
+    assert fired == []
+    handle(table, now=T0 + TIMING.lease + 1)
+    handle(table, now=T0 + TIMING.lease + 2)
+    assert fired == [(session, "lease")]
+
+
+def test_nobody_need_listen_to_deadlines(table):
+    on_prefill(table)
+    handle(table, now=T0 + TIMING.lease + TIMING.silence)
