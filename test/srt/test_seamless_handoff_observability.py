@@ -161,9 +161,21 @@ def test_metrics_agree_with_meta_info(pair):
         answer = client.generate(pair.url, hs.prompt(7900 + n, 60), max_new_tokens=8, temperature=0.8)
         assert hs.handoff(answer) == {"outcome": "ordinary", "reason": "not_greedy"}
     hs.assert_empty(pair)
-    prefill, decode = (
-        {short: now - then[short] for short, now in counted(w).items()} for w, then in zip(workers, before)
-    )
+
+    def since() -> list[dict[str, float]]:
+        return [{short: now - then[short] for short, now in counted(w).items()} for w, then in zip(workers, before)]
+
+    def lost() -> list[str]:
+        """Messages that were sent and not received: none on loopback, once the last has come."""
+        p, d = since()
+        return [
+            kind
+            for kind in MESSAGES
+            if (p[f"sent {kind}"], d[f"sent {kind}"]) != (d[f"received {kind}"], p[f"received {kind}"])
+        ]
+
+    wait_until(lambda: not lost(), lost)
+    prefill, decode = since()
     for worker in (prefill, decode):
         assert worker["attempts"] == worker["committed"] == len(records)
         assert worker["not_greedy"] == 2
@@ -176,11 +188,8 @@ def test_metrics_agree_with_meta_info(pair):
     assert decode["differ"] == sum(r["verify"]["mismatches"] for r in records)
     assert decode["gaps"] == len(records)
     assert decode["gap_seconds"] * 1e3 == pytest.approx(sum(r["gap_ms"] for r in records), abs=0.01)
-    # nothing is lost on loopback
-    for kind in MESSAGES:
-        assert prefill[f"sent {kind}"] == decode[f"received {kind}"], kind
-        assert decode[f"sent {kind}"] == prefill[f"received {kind}"], kind
-    assert prefill["sent Open"] == prefill["received Commit"] == len(records)
+    # each may be sent again when its answer is late
+    assert prefill["sent Open"] >= len(records) and prefill["received Commit"] >= len(records)
     p_stages, d_stages = (
         {stage: now - then.get(stage, 0) for stage, now in stages(w).items()} for w, then in zip(workers, stages_before)
     )
@@ -281,7 +290,8 @@ def test_a_silent_decode_worker_is_seen_on_prefill(pair):
     assert seen("num_reqs") == 1
     with suspended(pair.decode):
         wait_until(lambda: seen("num_reqs", state="paused") == 1)
-        assert seen("deadlines_total", deadline="lease") == fired + 1
+        # a machine under load may have seen others
+        assert seen("deadlines_total", deadline="lease") > fired
         assert seen("num_reqs") == 1
     pair.hold.release(rid)
     assert len(stream.result().ids) == 500
