@@ -38,8 +38,8 @@ REASONS = {
     "offer_version": "the decode worker offers another protocol version: run the same release on both",
     "offer_malformed": "the decode worker's offer can't be read: run the same release on both",
     "offer_repeated": "its room had a request before whose offer is still there",
-    "not_opened": "its KV was there before prefill's first word, as with a short prompt on a fast link; if that is so of "
-    "every request, the prefill worker accepts none: start it with --disaggregation-seamless-handoff too",
+    "not_opened": "its KV was there before prefill's first word, as with a short prompt on a fast link; if that is "
+    "so of every request, the prefill worker accepts none: start it with --disaggregation-seamless-handoff too",
     "config": "the two workers serve different models, dtypes, quantization, end tokens or weight versions",
     "client": "the client went away, or the request was aborted",
     "conflict": "the two workers' logs or first tokens disagree",
