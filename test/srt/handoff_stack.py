@@ -157,14 +157,19 @@ def metrics(server) -> dict[str, float]:
     return found
 
 
-def sample(server, name: str, **labels) -> float:
-    """The sum of a worker's samples of this name that have these labels; 0 without any."""
+def total(samples: dict[str, float], name: str, **labels) -> float:
+    """The sum of those of `metrics` that have this name and these labels; 0 without any."""
     wanted = {(key, str(value)) for key, value in labels.items()}
     return sum(
         value
-        for line, value in metrics(server).items()
+        for line, value in samples.items()
         if line.partition("{")[0] == name and wanted <= set(re.findall(r'(\w+)="([^"]*)"', line))
     )
+
+
+def sample(server, name: str, **labels) -> float:
+    """`total` of what a worker shows now."""
+    return total(metrics(server), name, **labels)
 
 
 def server_info(server) -> dict | None:

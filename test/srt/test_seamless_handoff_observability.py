@@ -142,7 +142,8 @@ for way, kind in itertools.product(("sent", "received"), MESSAGES):
 
 
 def counted(server) -> dict[str, float]:
-    return {short: hs.sample(server, f"sglang:handoff_{name}", **labels) for short, (name, labels) in COUNTED.items()}
+    samples = hs.metrics(server)
+    return {short: hs.total(samples, f"sglang:handoff_{name}", **labels) for short, (name, labels) in COUNTED.items()}
 
 
 def stages(server) -> dict[str, float]:
