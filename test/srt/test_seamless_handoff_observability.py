@@ -213,15 +213,14 @@ def test_both_workers_log_the_milestones(pair):
     answer = committed(pair)
     hs.assert_empty(pair)
     expected = {
-        pair.prefill: ["arrived", "prefill_started", "prefill_ended", "opened", "sealed", "committed", "completed"],
-        pair.decode: ["arrived", "opened", "first_relay", "sealing", "committed", "first_own_token", "completed"],
+        "prefill": ["arrived", "prefill_started", "prefill_ended", "opened", "sealed", "committed", "completed"],
+        "decode": ["arrived", "opened", "first_relay", "sealing", "committed", "first_own_token", "completed"],
     }
-    for worker in (pair.prefill, pair.decode):
-        log = worker.log.read_text(errors="replace")
-        lines = [line for line in log.splitlines() if f"rid={answer.meta_info['id']}" in line or "handoff=committed" in line]
-        last = [line for line in lines if "handoff=committed" in line][-1]
-        found = [name for name in re.findall(r"(\w+)=-?[\d.]+ms", last) if name in expected[worker]]
-        assert found == expected[worker], last
+    for role, milestones in expected.items():
+        log = getattr(pair, role).log.read_text(errors="replace").splitlines()
+        (line,) = [line for line in log if f"rid={answer.meta_info['id']}," in line and "handoff=committed" in line]
+        found = [name for name in re.findall(r"(\w+)=-?[\d.]+ms", line) if name in milestones]
+        assert found == milestones, line
 
 
 @pytest.mark.skipif(not TRACING, reason="opentelemetry-sdk is not installed")
