@@ -5,6 +5,7 @@ import os
 import pathlib
 import sys
 import urllib.parse
+from collections.abc import Sequence
 
 from rig import ports
 
@@ -17,7 +18,7 @@ PLUGIN = ROOT / "rig" / "plugin"
 
 HANDOFF_FLAG = "--disaggregation-seamless-handoff"
 # health check of each kind of router; the Rust one is healthy before it knows any worker, but not ready
-ROUTERS = {"sglang": "/readiness", "mini_lb": "/health"}
+ROUTERS = {"sglang": "/readiness", "smg": "/readiness", "mini_lb": "/health"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,19 +90,40 @@ def router_command(kind: str, url: str, prefill: str, bootstrap_port: int, decod
     """Return the command line of a router in front of one prefill and one decode worker.
 
     Args:
-        kind: "sglang" (the Rust router) or "mini_lb" (the Python one).
+        kind: "sglang" (the Rust router), "smg" (its successor) or "mini_lb" (the Python one).
         url: where it listens.
         prefill, decode: base URLs of the workers.
         bootstrap_port: the prefill worker's port for decode workers.
     """
+    workers = ["--pd-disaggregation", "--prefill", prefill, str(bootstrap_port), "--decode", decode]
+    return _router(kind) + workers + _listen(url) + _router_options(kind)
+
+
+def replicas_router_command(kind: str, url: str, workers: Sequence[str]) -> list[str]:
+    """Return the command line of a router that takes turns between unified servers.
+
+    Args:
+        kind: "sglang" or "smg"; the third is for PD alone.
+        url: where it listens.
+        workers: base URLs of the servers.
+    """
+    if kind == "mini_lb":
+        raise ValueError("mini_lb routes between prefill and decode workers only")
+    return _router(kind) + ["--worker-urls", *workers] + _listen(url) + _router_options(kind)
+
+
+def _router(kind: str) -> list[str]:
     if kind not in ROUTERS:
         raise ValueError(f"unknown router {kind!r}: choose one of {', '.join(ROUTERS)}")
-    command = [sys.executable, str(ROOT / "rig" / "router_main.py"), "--pd-disaggregation"]
-    command += ["--prefill", prefill, str(bootstrap_port), "--decode", decode]
-    command += _listen(url)
+    if kind == "smg":
+        return [sys.executable, "-m", "smg.launch_router"]
+    return [sys.executable, str(ROOT / "rig" / "router_main.py")]
+
+
+def _router_options(kind: str) -> list[str]:
     if kind == "mini_lb":
-        return command + ["--mini-lb"]
-    return command + ["--prometheus-port", str(ports.free_port()), "--policy", "round_robin"]
+        return ["--mini-lb"]
+    return ["--prometheus-port", str(ports.free_port()), "--policy", "round_robin"]
 
 
 def worker_env(options: Options, url: str) -> dict[str, str]:

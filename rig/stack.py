@@ -52,6 +52,7 @@ class Pair:
         unified: a server without disaggregation beside them, to compare with; None unless asked for.
         control: spoils the handoff's messages; None unless faults were asked for.
         poll_failures: file for `fail_polls`.
+        more_routers: other kinds of router in front of the same workers, by kind.
     """
 
     prefill: Server
@@ -62,6 +63,7 @@ class Pair:
     unified: Server | None
     control: ControlProxy | None
     poll_failures: pathlib.Path
+    more_routers: dict[str, Server] = dataclasses.field(default_factory=dict)
 
     @property
     def url(self) -> str:
@@ -132,6 +134,7 @@ def pair(
     decode_env: dict[str, str] | None = None,
     router: str = "sglang",
     router_args: tuple[str, ...] = (),
+    more_routers: tuple[str, ...] = (),
     namespaces: bool = False,
     link_mbit: float | None = None,
     with_unified: bool = False,
@@ -145,8 +148,9 @@ def pair(
         prefill_handoff, decode_handoff: start that side with seamless handoff.
         prefill_args, decode_args: more arguments for one side.
         prefill_env, decode_env: more variables for one side.
-        router: "sglang" or "mini_lb".
+        router: "sglang", "smg" or "mini_lb".
         router_args: more arguments for it.
+        more_routers: other kinds to run beside it, on the same host.
         namespaces: each on a host of its own, the prefill host's link shaped by the kernel (`rig.network`, needs root).
             Otherwise all on loopback, transfers slowed down by the plugin.
         link_mbit: rate of the KV link in Mbit/s; None: not limited.
@@ -199,14 +203,47 @@ def pair(
         # last: started before its workers, the router looks for them only every so often
         command = servers.router_command(router, url["router"], url["prefill"], bootstrap_port, url["decode"])
         front = start("router", command + list(router_args), {})
-        front.process.wait_ready(front.url + servers.ROUTERS[router], START_TIMEOUT_S)
-        running = Pair(prefill, decode, front, hold, network, alone, control, poll_failures)
+        beside = {}
+        for kind in more_routers:
+            where = f"http://{address['router']}:{ports.free_port()}"
+            command = servers.router_command(kind, where, url["prefill"], bootstrap_port, url["decode"])
+            command = network.command("router", command) if network else command
+            beside[kind] = _start(cleanup, f"router-{kind}", command, where, folder, {}, False)
+        for kind, one in ((router, front), *beside.items()):
+            one.process.wait_ready(one.url + servers.ROUTERS[kind], START_TIMEOUT_S)
+        running = Pair(prefill, decode, front, hold, network, alone, control, poll_failures, beside)
         running.set_link(link_mbit)
         try:
             yield running
         finally:
             # all at once, then `cleanup` waits for each: a worker takes seconds to end
-            for server in filter(None, (front, decode, prefill, alone)):
+            for server in filter(None, (front, *beside.values(), decode, prefill, alone)):
+                server.process.ask_to_stop()
+
+
+@contextlib.contextmanager
+def replicas(options: Options = Options(), *, count: int = 2, routers: tuple[str, ...] = ("sglang",)):
+    """Run unified servers behind routers on loopback, and yield the servers and the routers by kind, once all are healthy.
+
+    Raises:
+        ProcessDied, NotReady: a part didn't come up. The message shows the tail of its log.
+    """
+    folder = new_run_folder()
+    with contextlib.ExitStack() as cleanup:
+        workers = [start_unified(cleanup, options, folder / str(number)) for number in range(count)]
+        for worker in workers:
+            worker.process.wait_ready(worker.url + "/health", START_TIMEOUT_S)
+        fronts = {}
+        for kind in routers:
+            url = f"http://{LOOPBACK}:{ports.free_port()}"
+            command = servers.replicas_router_command(kind, url, [worker.url for worker in workers])
+            fronts[kind] = _start(cleanup, f"router-{kind}", command, url, folder, {}, False)
+        for kind, front in fronts.items():
+            front.process.wait_ready(front.url + servers.ROUTERS[kind], START_TIMEOUT_S)
+        try:
+            yield workers, fronts
+        finally:
+            for server in (*fronts.values(), *workers):
                 server.process.ask_to_stop()
 
 

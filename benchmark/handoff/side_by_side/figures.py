@@ -1,70 +1,13 @@
-"""Figures of what clients saw, from the times at which tokens came. No I/O, no clock.
-
-Raw event times, since a mean per token hides a stall.
-"""
+"""Figures of what clients saw, from the times at which tokens came. No I/O, no clock."""
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
-import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-
-@dataclasses.dataclass(frozen=True)
-class Request:
-    """One answer.
-
-    Attributes:
-        sent_at: client's monotonic clock, in seconds.
-        at: when each token came, on the same clock.
-        ids: the tokens.
-        handoff: the server's record, empty if it wrote none.
-    """
-
-    sent_at: float
-    at: tuple[float, ...]
-    ids: tuple[int, ...]
-    handoff: dict
-
-    @property
-    def ttft(self) -> float:
-        """Seconds from sending to the first token."""
-        return self.at[0] - self.sent_at
-
-    @property
-    def gaps(self) -> list[float]:
-        """Seconds between each token and the next."""
-        return [b - a for a, b in itertools.pairwise(self.at)]
-
-    @property
-    def boundary(self) -> int | None:
-        """Tokens that the prefill worker made, if the decode worker took over then and went on."""
-        if self.handoff.get("outcome") != "committed" or self.handoff["boundary"] >= len(self.at):
-            return None
-        return self.handoff["boundary"]
-
-    @property
-    def boundary_gap(self) -> float | None:
-        """Seconds between the prefill worker's last token and the decode worker's first."""
-        return None if self.boundary is None else self.gaps[self.boundary - 1]
-
-    @property
-    def itl(self) -> float:
-        """Median of the other gaps, in seconds."""
-        gaps = self.gaps
-        if self.boundary is not None:
-            del gaps[self.boundary - 1]
-        return statistics.median(gaps)
-
-    @property
-    def decode_gaps(self) -> list[float]:
-        """Seconds between tokens that both come from the worker that decodes to the end."""
-        if self.handoff.get("outcome") == "finished":
-            return []
-        return self.gaps[self.boundary or 0 :]
+from benchmark.handoff.answer import Request, quantile
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,12 +55,6 @@ class Figures:
 def requests_of(blocks: Iterable[Block], arm: str) -> list[Request]:
     """One arm's requests, in the order in which they were asked."""
     return [request for block in blocks if block.arm == arm for request in block.requests]
-
-
-def quantile(values: Iterable[float], share: float) -> float | None:
-    """The smallest value that `share` of them do not exceed; None of none."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None
 
 
 def of_arm(blocks: Sequence[Block]) -> Figures:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from benchmark.handoff import answer
 from rig import client, idle
 
-from .figures import Block, Request
+from .figures import Block
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,14 +35,5 @@ def ask(arm: Arm, prompts: Sequence[Sequence[int]], new_tokens: int, at_once: in
     # so that no arm finds a prefix of an earlier block
     for worker in arm.workers:
         idle.wait_idle(worker)
-    return Block(arm.name, tuple(map(_request, answers)))
+    return Block(arm.name, tuple(map(answer.of, answers)))
 
-
-def _request(answer: client.Answer) -> Request:
-    record = answer.meta_info.get("handoff", {})
-    return Request(
-        sent_at=answer.sent_at,
-        at=tuple(event.at for event in answer.events for _ in event.ids),
-        ids=tuple(answer.ids),
-        handoff=record,
-    )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
-import os
-import platform
+import json
+import pathlib
 from collections.abc import Sequence
+
+from benchmark.handoff.answer import Request
 
 from . import figures, verdict
 from .setups import ARMS, Setup
@@ -24,36 +25,57 @@ COLUMNS = {
 
 def build(setup: Setup, at_once: int, blocks: Sequence[figures.Block]) -> dict:
     """One setup's report, with every request's event times in seconds since the first request was sent."""
+    zero = min(block.requests[0].sent_at for block in blocks)
+    about = {
+        "model": setup.name,
+        "dtype": setup.options.dtype,
+        "loop": "overlap" if setup.options.overlap else "plain",
+        "prompt_tokens": setup.prompt,
+        "new_tokens": setup.new_tokens,
+        "link_mbit": setup.link_mbit,
+        "at_once": at_once,
+    }
+    different = verdict.different(blocks)
+    return {"setup": about} | judged(blocks, at_once) | {"different": different, "blocks": [_block(b, zero) for b in blocks]}
+
+
+def judged(blocks: Sequence[figures.Block], at_once: int) -> dict:
+    """The figures of each arm, and the goals."""
     of_arm = {arm: figures.of_arm([block for block in blocks if block.arm == arm]) for arm in ARMS}
     goals = verdict.goals(of_arm, at_once)
-    zero = min(block.requests[0].sent_at for block in blocks)
     return {
-        "setup": {
-            "model": setup.name,
-            "dtype": setup.options.dtype,
-            "loop": "overlap" if setup.options.overlap else "plain",
-            "prompt_tokens": setup.prompt,
-            "new_tokens": setup.new_tokens,
-            "link_mbit": setup.link_mbit,
-            "at_once": at_once,
-        },
         "arms": {arm: dataclasses.asdict(found) for arm, found in of_arm.items()},
         "goals": [dataclasses.asdict(goal) | {"met": goal.met, "text": str(goal)} for goal in goals],
-        "different": verdict.different(blocks),
-        "blocks": [_block(block, zero) for block in blocks],
     }
 
 
-def machine() -> dict:
-    """Where and when this was measured."""
-    with open("/proc/cpuinfo") as lines:
-        names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return {
-        "date": datetime.date.today().isoformat(),
-        "cpu": names[0] if names else platform.machine(),
-        "cores": os.cpu_count(),
-        "load_average_before": os.getloadavg()[0],
-    }
+def again(results: Sequence[dict]) -> list[dict]:
+    """The reports of several runs as one of each setup and level, from the blocks of all of them."""
+    found: dict[str, dict] = {}
+    for result in results:
+        key = json.dumps(result["setup"], sort_keys=True)
+        one = found.setdefault(key, result | {"blocks": [], "different": []})
+        for name in ("blocks", "different"):
+            one[name] = one[name] + result[name]
+    return [one | judged(blocks(one), one["setup"]["at_once"]) for one in found.values()]
+
+
+def name(result: dict) -> str:
+    """In short."""
+    return f"{result['setup']['model']}, {result['setup']['at_once']} at once"
+
+
+def save(runs: Sequence[dict], results: Sequence[dict], folder: pathlib.Path) -> None:
+    """Write report.json and report.md.
+
+    Args:
+        runs: what is said of each run; `machine` at least.
+        results: by setup and level.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "report.json").write_text(json.dumps({"runs": list(runs), "setups": list(results)}) + "\n")
+    heads = [f"Measured {m['date']}: {m['cpu']}, {m['cores']} cores, no GPU." for m in (run["machine"] for run in runs)]
+    (folder / "report.md").write_text("\n\n".join([*dict.fromkeys(heads), *map(table, results)]) + "\n")
 
 
 def table(result: dict) -> str:
@@ -75,6 +97,16 @@ def table(result: dict) -> str:
     return "\n".join(lines)
 
 
+def blocks(result: dict) -> list[figures.Block]:
+    """The blocks of one setup's report, with the first request at 0."""
+    return [
+        figures.Block(
+            block["arm"], tuple(Request(r["sent_at"], tuple(r["at"]), tuple(r["ids"]), r["handoff"]) for r in block["requests"])
+        )
+        for block in result["blocks"]
+    ]
+
+
 def _cell(value: float | None, name: str) -> str:
     if value is None:
         return "-"
@@ -88,6 +120,7 @@ def _block(block: figures.Block, zero: float) -> dict:
             {
                 "sent_at": round(r.sent_at - zero, 4),
                 "at": [round(at - zero, 4) for at in r.at],
+                "ids": list(r.ids),
                 "handoff": r.handoff,
             }
             for r in block.requests

@@ -2,8 +2,9 @@
 
 import pytest
 
+from benchmark.handoff.answer import Request, quantile
 from benchmark.handoff.side_by_side import figures, picture, report, setups, verdict
-from benchmark.handoff.side_by_side.figures import Block, Request
+from benchmark.handoff.side_by_side.figures import Block
 from benchmark.handoff.side_by_side.setups import HANDOFF, PD, SETUPS, UNIFIED
 
 
@@ -42,11 +43,11 @@ def test_without_a_handoff_all_gaps_are_of_one_worker():
 
 @pytest.mark.parametrize("share, value", [(0.5, 5), (0.95, 10), (0.1, 1), (0.0, 1), (1.0, 10)])
 def test_quantiles_are_values_that_were_seen(share, value):
-    assert figures.quantile(range(10, 0, -1), share) == value
+    assert quantile(range(10, 0, -1), share) == value
 
 
 def test_no_quantile_of_nothing():
-    assert figures.quantile([], 0.5) is None
+    assert quantile([], 0.5) is None
 
 
 def test_throughput_runs_from_the_first_request_to_the_last_token():

@@ -1,0 +1,84 @@
+"""One streamed answer as its client saw it: when each token came, and what follows from that. No I/O, no clock.
+
+Raw event times, since a mean per token hides a stall.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import statistics
+from collections.abc import Iterable
+
+from rig import client
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """One answer.
+
+    Attributes:
+        sent_at: client's monotonic clock, in seconds.
+        at: when each token came, on the same clock.
+        ids: the tokens.
+        handoff: the server's record, empty if it wrote none.
+    """
+
+    sent_at: float
+    at: tuple[float, ...]
+    ids: tuple[int, ...]
+    handoff: dict
+
+    @property
+    def ttft(self) -> float:
+        """Seconds from sending to the first token."""
+        return self.at[0] - self.sent_at
+
+    @property
+    def gaps(self) -> list[float]:
+        """Seconds between each token and the next."""
+        return [b - a for a, b in itertools.pairwise(self.at)]
+
+    @property
+    def boundary(self) -> int | None:
+        """Tokens that the prefill worker made, if the decode worker took over then and went on."""
+        if self.handoff.get("outcome") != "committed" or self.handoff["boundary"] >= len(self.at):
+            return None
+        return self.handoff["boundary"]
+
+    @property
+    def boundary_gap(self) -> float | None:
+        """Seconds between the prefill worker's last token and the decode worker's first."""
+        return None if self.boundary is None else self.gaps[self.boundary - 1]
+
+    @property
+    def itl(self) -> float:
+        """Median of the other gaps, in seconds."""
+        gaps = self.gaps
+        if self.boundary is not None:
+            del gaps[self.boundary - 1]
+        return statistics.median(gaps)
+
+    @property
+    def decode_gaps(self) -> list[float]:
+        """Seconds between tokens that both come from the worker that decodes to the end."""
+        if self.handoff.get("outcome") == "finished":
+            return []
+        return self.gaps[self.boundary or 0 :]
+
+
+def of(answer: client.Answer) -> Request:
+    """What `rig.client` wrote down of a request, also of one that was cut short."""
+    return Request(
+        sent_at=answer.sent_at,
+        at=tuple(event.at for event in answer.events for _ in event.ids),
+        ids=tuple(answer.ids),
+        handoff=answer.meta_info.get("handoff") or {},
+    )
+
+
+def quantile(values: Iterable[float], share: float) -> float | None:
+    """The smallest value that `share` of them do not exceed; None of none."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None
