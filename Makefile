@@ -7,7 +7,7 @@ REQUIREMENTS := $(VENV)/requirements-$(shell sha256sum cpu/requirements.txt | cu
 FORK := $(VENV)/fork-installed
 MODELS := $(addprefix build/models/,tiny-qwen3-float32 tiny-qwen3-bfloat16 smollm2-135m-instruct)
 
-.PHONY: setup system tree patches models test demo check-protocol simulate soak side-by-side pr rebase clean
+.PHONY: setup system tree patches models test demo check-protocol simulate soak side-by-side benchmark pr rebase clean
 .DELETE_ON_ERROR:
 
 setup: system tree models
@@ -76,6 +76,10 @@ soak: setup
 side-by-side: setup
 	$(BIN)/python -m benchmark.handoff.side_by_side $(ARGS)
 
+# the arms under several kinds of traffic: about 10 minutes; benchmark/handoff/README.md has the long form
+benchmark: setup
+	$(BIN)/python -m benchmark.handoff.suite $(ARGS)
+
 # build/tree stays: it may hold edits that `make patches` hasn't exported
 clean:
-	rm -rf $(VENV) build/models build/rig build/demo build/side_by_side
+	rm -rf $(VENV) build/models build/rig build/demo build/side_by_side build/benchmark

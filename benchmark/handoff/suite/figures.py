@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from . import statistics
 from .block import CANCELLED, ERROR, WHOLE, Block, Sample
@@ -60,6 +60,23 @@ def of_samples(samples: Sequence[Sample]) -> dict:
 
 def different(blocks: Sequence[Block], wanted_arm: str) -> dict[str, list[str]]:
     """By arm, one sentence for each answer that isn't the one of `wanted_arm` to the same request; a cut one, its beginning."""
+    found: dict[str, list[str]] = {}
+    for block, sample, right in _pairs(blocks, wanted_arm):
+        ids = sample.request.ids
+        if ids != right[: len(ids)]:
+            at = next((n for n, (a, b) in enumerate(zip(ids, right)) if a != b), len(right))
+            words = f"{block.arm} ({block.router}), {block.case}, plan {block.plan}, request {sample.number}: from token {at + 1} on"
+            found.setdefault(block.arm, []).append(words)
+    return found
+
+
+def compared(blocks: Sequence[Block], wanted_arm: str) -> int:
+    """How many answers `different` could compare."""
+    return sum(bool(sample.request.ids) for _, sample, _ in _pairs(blocks, wanted_arm))
+
+
+def _pairs(blocks: Sequence[Block], wanted_arm: str) -> Iterator[tuple[Block, Sample, tuple[int, ...]]]:
+    """Samples of the other arms, each with the whole answer of `wanted_arm` to the same request."""
     wanted = {
         (block.case, block.plan, sample.number): sample.request.ids
         for block in blocks
@@ -67,35 +84,11 @@ def different(blocks: Sequence[Block], wanted_arm: str) -> dict[str, list[str]]:
         for sample in block.samples
         if sample.ended == WHOLE
     }
-    found: dict[str, list[str]] = {}
     for block in blocks:
         for sample in block.samples:
             right = wanted.get((block.case, block.plan, sample.number))
-            ids = sample.request.ids
-            if right is None or sample.ended == ERROR or ids == right[: len(ids)]:
-                continue
-            at = next(n for n, (a, b) in enumerate(zip(ids, right)) if a != b)
-            found.setdefault(block.arm, []).append(
-                f"{block.arm} ({block.router}), {block.case}, plan {block.plan}, request {sample.number}: from token {at + 1} on"
-            )
-    return found
-
-
-def compared(blocks: Sequence[Block], wanted_arm: str) -> int:
-    """How many answers `different` could compare."""
-    wanted = {
-        (block.case, block.plan, sample.number)
-        for block in blocks
-        if block.arm == wanted_arm
-        for sample in block.samples
-        if sample.ended == WHOLE
-    }
-    return sum(
-        sample.ended != ERROR and bool(sample.request.ids) and (block.case, block.plan, sample.number) in wanted
-        for block in blocks
-        if block.arm != wanted_arm
-        for sample in block.samples
-    )
+            if block.arm != wanted_arm and right is not None and sample.ended != ERROR:
+                yield block, sample, right
 
 
 def _outcome(sample: Sample) -> str:
