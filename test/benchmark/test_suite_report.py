@@ -74,7 +74,7 @@ def test_there_is_a_row_for_each_arm_and_router_with_the_right_values():
     assert rows["PD", "sglang"]["all"]["boundary_gap"] is None
     text = report.markdown(result)
     assert "| PD | smg | 3 | 3 / 0 / 0 | 1,600 / 1,700* / 1,700* [" in text
-    assert "| prompt 64-255 | PD | smg | 2 | " in text and "| prompt 256-1023 | PD | smg | 1 | 1,600 / 1,600* / 1,600* |" in text
+    assert "| prompt 64-255 | PD | smg | 2 | " in text and "| prompt 256-1023 | PD | smg | 1 | 1,600* / 1,600* / 1,600* |" in text
     assert "Measured 2026-11-30 on a processor, 2 cores" in text and "- a note" in text
 
 

@@ -10,6 +10,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from . import arms
 from .block import ERROR, Block
@@ -23,6 +24,8 @@ COLOURS = {
     arms.HANDOFF_DECODE.name: "#56B4E9",
 }
 LINES = {"sglang": "-", "smg": "--", "mini_lb": ":"}  # of each router
+HATCHES = {"sglang": "", "smg": "//", "mini_lb": ".."}
+LEGEND_INCHES = 0.75
 DISTRIBUTIONS, BUCKETS = "distributions.png", "prompts.png"
 
 
@@ -41,7 +44,7 @@ def draw(result: dict, blocks: Sequence[Block], folder: pathlib.Path) -> list[pa
 
 def _distributions(result: dict, blocks: Sequence[Block], path: pathlib.Path) -> None:
     cases = list(dict.fromkeys(block.case for block in blocks))
-    figure, rows = plt.subplots(len(cases), 4, figsize=(18, 3.3 * len(cases)), dpi=90, squeeze=False)
+    figure, rows = plt.subplots(len(cases), 4, figsize=(18, 3.3 * len(cases) + LEGEND_INCHES), dpi=90, squeeze=False)
     for axes, case in zip(rows, cases):
         of_row: dict[tuple[str, str], list] = {}
         for block in blocks:
@@ -54,22 +57,19 @@ def _distributions(result: dict, blocks: Sequence[Block], path: pathlib.Path) ->
         _shares(axes[2], gaps, "gap at the switch, ms")
         _rates(axes[3], [row for row in result["rows"] if row["case"] == case])
         axes[0].set_ylabel(f"{case}\nshare of all")
-    rows[0, 0].legend(loc="lower right", frameon=False, fontsize="small")
-    _finish(figure, path)
+    _finish(figure, rows[0, 0], path)
 
 
 def _by_prompt(result: dict, path: pathlib.Path) -> None:
-    rows = [row for row in result["rows"]]
-    cases = list(dict.fromkeys(row["case"] for row in rows))
-    figure, grid = plt.subplots(len(cases), 3, figsize=(16, 3.1 * len(cases)), dpi=90, squeeze=False)
+    cases = list(dict.fromkeys(row["case"] for row in result["rows"]))
+    figure, grid = plt.subplots(len(cases), 3, figsize=(16, 3.1 * len(cases) + LEGEND_INCHES), dpi=90, squeeze=False)
     for axes, case in zip(grid, cases):
-        of_case = [row for row in rows if row["case"] == case]
+        of_case = [row for row in result["rows"] if row["case"] == case]
         for ax, share in zip(axes, ("p50", "p95", "p99")):
             _bars(ax, of_case, share)
             ax.set_title(f"TTFT {share}, ms, by tokens of the prompt", size="small")
         axes[0].set_ylabel(case)
-    grid[0, 0].legend(frameon=False, fontsize="small")
-    _finish(figure, path)
+    _finish(figure, grid[0, 0], path)
 
 
 def _shares(axes: Axes, values: Mapping[tuple[str, str], Sequence[float]], label: str) -> None:
@@ -108,13 +108,17 @@ def _bars(axes: Axes, rows: Sequence[dict], share: str) -> None:
             if one["low"] is not None:
                 error = [[max(0, one["value"] - one["low"])], [max(0, one["high"] - one["value"])]]
             x = place + (number - (len(rows) - 1) / 2) * width
-            axes.bar(x, one["value"], width, yerr=error, color=COLOURS[row["arm"]], label=label, ecolor="#000000", capsize=2)
+            look = {"color": COLOURS[row["arm"]], "hatch": HATCHES[row["router"]], "edgecolor": "white", "linewidth": 0}
+            axes.bar(x, one["value"], width, yerr=error, label=label, ecolor="#000000", capsize=2, **look)
     axes.set_xticks(range(len(buckets)), buckets)
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _finish(figure, path: pathlib.Path) -> None:
+def _finish(figure: Figure, labelled: Axes, path: pathlib.Path) -> None:
+    """Write the picture, with the legend of the axes `labelled` above all."""
+    handles, labels = labelled.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="upper center", ncol=5, frameon=False, fontsize="small")
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.tight_layout()
+    figure.tight_layout(rect=(0, 0, 1, 1 - LEGEND_INCHES / figure.get_figheight()))
     figure.savefig(path)
     plt.close(figure)
