@@ -77,7 +77,9 @@ def test_servers_started_by_hand_must_be_named_in_full(text):
 
 
 def test_the_command_prints_without_starting_anything(monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["suite", "--print-commands", "--arms", "pd", "--backend", "nixl", "--model", "my/model"])
+    monkeypatch.setattr(
+        "sys.argv", ["suite", "--print-commands", "--arms", "pd", "--backend", "nixl", "--model", "my/model"]
+    )
     assert suite.main() == 0
     shown = capsys.readouterr().out
     assert "--disaggregation-transfer-backend nixl" in shown and "--model-path my/model" in shown and "unified" not in shown

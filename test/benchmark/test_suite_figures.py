@@ -10,7 +10,9 @@ from benchmark.handoff.suite import figures, statistics
 from benchmark.handoff.suite.block import CANCELLED, ERROR, WHOLE, Block, Sample
 
 
-def sample(*gaps, ttft=0.5, sent_at=100.0, number=0, ended=WHOLE, boundary=None, ids=None, due_at=None, prompt="1-9", output="1-9"):
+def sample(
+    *gaps, ttft=0.5, sent_at=100.0, number=0, ended=WHOLE, boundary=None, ids=None, due_at=None, prompt="1-9", output="1-9"
+):
     """A request whose tokens are so many seconds apart; without a TTFT none came."""
     at = [] if ttft is None else [sent_at + ttft]
     for gap in gaps:
@@ -106,7 +108,11 @@ def test_a_client_that_went_away_counts_with_what_it_got():
 
 
 def test_each_bucket_has_its_own_figures():
-    samples = [sample(0.1, ttft=0.1, prompt="64-255"), sample(0.1, ttft=2.0, prompt="1024-2047"), sample(0.1, prompt="64-255", ttft=0.2)]
+    samples = [
+        sample(0.1, ttft=0.1, prompt="64-255"),
+        sample(0.1, ttft=2.0, prompt="1024-2047"),
+        sample(0.1, prompt="64-255", ttft=0.2),
+    ]
     found = figures.of_blocks([block(*samples)])
     assert list(found["prompt"]) == ["64-255", "1024-2047"], "from the shortest on"
     assert found["prompt"]["64-255"]["requests"] == 2
@@ -116,7 +122,11 @@ def test_each_bucket_has_its_own_figures():
 
 
 def test_rates_run_from_the_first_request_to_the_last_end():
-    one = block(sample(1.0, ttft=1.0, sent_at=10.0), sample(1.0, ttft=2.0, sent_at=11.0), sample(ttft=0.5, sent_at=11.0, ended=CANCELLED))
+    one = block(
+        sample(1.0, ttft=1.0, sent_at=10.0),
+        sample(1.0, ttft=2.0, sent_at=11.0),
+        sample(ttft=0.5, sent_at=11.0, ended=CANCELLED),
+    )
     assert one.seconds == pytest.approx(4.0)
     assert one.requests_per_s == pytest.approx(2 / 4) and one.tokens_per_s == pytest.approx(5 / 4)
     two = block(sample(0.5, ttft=0.5))
@@ -125,7 +135,9 @@ def test_rates_run_from_the_first_request_to_the_last_end():
 
 
 def test_a_client_that_sends_late_is_seen():
-    assert figures.of_blocks([block(sample(0.1, sent_at=100.0, due_at=99.75))])["all"]["client_late_ms"] == pytest.approx(250)
+    assert figures.of_blocks([block(sample(0.1, sent_at=100.0, due_at=99.75))])["all"]["client_late_ms"] == pytest.approx(
+        250
+    )
 
 
 def test_different_answers_are_named_and_cut_ones_compared_as_far_as_they_go():

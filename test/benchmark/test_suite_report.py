@@ -20,7 +20,9 @@ RUN = {
 }
 
 
-def block(arm, ttfts=(0.1, 0.2, 0.3), case="expected: closed loop, 1 at once", router="sglang", plan="1-0-3", ids=(7, 8, 9, 10)):
+def block(
+    arm, ttfts=(0.1, 0.2, 0.3), case="expected: closed loop, 1 at once", router="sglang", plan="1-0-3", ids=(7, 8, 9, 10)
+):
     samples = []
     for number, ttft in enumerate(ttfts):
         sent_at = 50.0 + number
@@ -42,7 +44,13 @@ def test_raw_events_come_back_as_they_were(tmp_path):
     runs, back = report.load_raw([tmp_path / report.RAW])
     assert runs == [RUN]
     for one, other in zip(back, blocks, strict=True):
-        assert (one.case, one.arm, one.router, one.plan, one.client_cores) == (other.case, other.arm, other.router, other.plan, 0.25)
+        assert (one.case, one.arm, one.router, one.plan, one.client_cores) == (
+            other.case,
+            other.arm,
+            other.router,
+            other.plan,
+            0.25,
+        )
         for got, put in zip(one.samples, other.samples, strict=True):
             assert got.request.at == pytest.approx([at - 50.0 for at in put.request.at], abs=1e-5)
             assert got.request.ids == put.request.ids and got.request.handoff == put.request.handoff
@@ -74,7 +82,10 @@ def test_there_is_a_row_for_each_arm_and_router_with_the_right_values():
     assert rows["PD", "sglang"]["all"]["boundary_gap"] is None
     text = report.markdown(result)
     assert "| PD | smg | 3 | 3 / 0 / 0 | 1,600 / 1,700* / 1,700* [" in text
-    assert "| prompt 64-255 | PD | smg | 2 | " in text and "| prompt 256-1023 | PD | smg | 1 | 1,600* / 1,600* / 1,600* |" in text
+    assert (
+        "| prompt 64-255 | PD | smg | 2 | " in text
+        and "| prompt 256-1023 | PD | smg | 1 | 1,600* / 1,600* / 1,600* |" in text
+    )
     assert "Measured 2026-11-30 on a processor, 2 cores" in text and "- a note" in text
 
 
@@ -128,7 +139,11 @@ def test_runs_are_put_together(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["again", *files, "--out", str(tmp_path / "all")])
     again.main()
     result = json.loads((tmp_path / "all" / report.FIGURES).read_text())
-    assert [(row["arm"], row["all"]["requests"]) for row in result["rows"]] == [("unified x2", 3), ("PD", 6), ("PD + handoff", 3)]
+    assert [(row["arm"], row["all"]["requests"]) for row in result["rows"]] == [
+        ("unified x2", 3),
+        ("PD", 6),
+        ("PD + handoff", 3),
+    ]
     assert result["compared"] == 6 and (tmp_path / "all" / report.TEXT).exists()
 
 

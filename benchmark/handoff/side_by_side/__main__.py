@@ -55,7 +55,9 @@ def run(
             size = -(-requests // turns)
             for number, first in enumerate(range(0, requests, size)):
                 for turn in range(len(ARMS)):
-                    block = load.ask(arms[(number + turn) % len(ARMS)], prompts[first : first + size], setup.new_tokens, at_once)
+                    block = load.ask(
+                        arms[(number + turn) % len(ARMS)], prompts[first : first + size], setup.new_tokens, at_once
+                    )
                     found[at_once].append(block)
                     say(
                         f"   {setup.name}, {at_once} at once: block {number + 1}, {block.arm:<12} "
@@ -75,7 +77,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=pathlib.Path, default=OUT)
     parser.add_argument("--overlap", action="store_true", help="the overlap loop, on all arms")
-    parser.add_argument("--handoff-arg", action="append", default=[], help="one more argument for the decode worker with handoff")
+    parser.add_argument(
+        "--handoff-arg", action="append", default=[], help="one more argument for the decode worker with handoff"
+    )
     args = parser.parse_args()
     where, start = machine.describe(), time.monotonic()
     runs, results = {}, []

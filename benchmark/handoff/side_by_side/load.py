@@ -36,4 +36,3 @@ def ask(arm: Arm, prompts: Sequence[Sequence[int]], new_tokens: int, at_once: in
     for worker in arm.workers:
         idle.wait_idle(worker)
     return Block(arm.name, tuple(map(answer.of, answers)))
-

@@ -82,8 +82,8 @@ def table(result: dict) -> str:
     """One setup's figures as a markdown table."""
     setup = result["setup"]
     lines = [
-        f"{setup['model']} ({setup['dtype']}, {setup['loop']} loop), prompts of {setup['prompt_tokens']} tokens, answers of {setup['new_tokens']}, "
-        f"KV link {setup['link_mbit']:g} Mbit/s, {setup['at_once']} at once",
+        f"{setup['model']} ({setup['dtype']}, {setup['loop']} loop), prompts of {setup['prompt_tokens']} tokens, "
+        f"answers of {setup['new_tokens']}, KV link {setup['link_mbit']:g} Mbit/s, {setup['at_once']} at once",
         "",
         "| arm | requests | " + " | ".join(COLUMNS) + " | outcomes |",
         "|---" * (len(COLUMNS) + 3) + "|",
@@ -101,7 +101,8 @@ def blocks(result: dict) -> list[figures.Block]:
     """The blocks of one setup's report, with the first request at 0."""
     return [
         figures.Block(
-            block["arm"], tuple(Request(r["sent_at"], tuple(r["at"]), tuple(r["ids"]), r["handoff"]) for r in block["requests"])
+            block["arm"],
+            tuple(Request(r["sent_at"], tuple(r["at"]), tuple(r["ids"]), r["handoff"]) for r in block["requests"]),
         )
         for block in result["blocks"]
     ]

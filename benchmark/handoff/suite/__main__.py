@@ -49,7 +49,7 @@ def main() -> int:
     if args.on == "gpu":
         prompts, concurrency = tuple(args.prompts), tuple(args.concurrency)
         cases, warm_up = gpu.cases(args.traffic, args.size, prompts, concurrency, args.rate or 1.0), gpu.warm_up(prompts)
-        ids, link = gpu.IDS, f"KV by {args.backend}."
+        ids, link = range(*args.ids), f"KV by {args.backend}."
         where = f"{gpu.devices()}, {hardware.model}"
         groups: list[list[Start]] = [[lambda arm=arm: gpu.up(arm, args.routers, hardware)] for arm in chosen]
     else:
@@ -60,9 +60,16 @@ def main() -> int:
         groups = [[lambda arm=arm: cpu.up(arm, args.routers, scale) for arm in chosen]]
     if args.at:
         groups = [[lambda text=text: contextlib.nullcontext(by_hand(text, args.routers[0]))] for text in args.at]
-    run = {"machine": machine.describe(), "where": where, "link": link, "seed": args.seed, "notes": args.note + (gpu.public() if args.on == "gpu" else [])}
+    run = {
+        "machine": machine.describe(),
+        "where": where,
+        "link": link,
+        "seed": args.seed,
+        "notes": args.note + (gpu.public() if args.on == "gpu" else []),
+    }
     start, blocks = time.monotonic(), []
-    say(f"{len(cases)} cases, {args.repeats} blocks each; a block has {', '.join(str(case.requests) for case in cases)} requests")
+    sizes = ", ".join(str(case.requests) for case in cases)
+    say(f"{len(cases)} cases, {args.repeats} blocks each; a block has {sizes} requests")
     for group in groups:
         say(f"== starting {len(group)} {'arms' if len(group) > 1 else 'arm'}")
         with contextlib.ExitStack() as cleanup:
@@ -85,8 +92,8 @@ def measured(
 ) -> Iterator[Block]:
     """Ask every arm everything; yield block by block.
 
-    The arms take turns within a repeat, and begin with another one each time, so that what else the machine does disturbs none
-    more than the others. Routers after the first are asked the closed loops of the first kind of traffic alone, to see that they
+    The arms take turns within a repeat, and begin with another one each time, so that what else the machine does disturbs
+    none more than the others. Routers after the first are asked the closed loops of the first mix alone, to see that they
     work and what they add.
     """
     for one in running:
@@ -154,7 +161,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--on", choices=["cpu", "gpu"], default="cpu")
     parser.add_argument("--traffic", choices=KINDS, nargs="+", default=list(KINDS))
     parser.add_argument("--arms", choices=keys, nargs="+", default=list(SHORT))
-    parser.add_argument("--routers", choices=list(servers.ROUTERS), nargs="+", default=["sglang"], help="the first one is asked all")
+    parser.add_argument(
+        "--routers", choices=list(servers.ROUTERS), nargs="+", default=["sglang"], help="the first one is asked all"
+    )
     parser.add_argument("--repeats", type=int, default=2, help="blocks of each case")
     parser.add_argument("--size", type=float, default=1.0, help="multiplies the requests of each block")
     parser.add_argument("--rate", type=float, help="requests a second of the Poisson process; default: the model's")
@@ -164,9 +173,20 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", help=f"on CPU: {' or '.join(cpu.SCALES)}; on GPUs: path or name")
     parser.add_argument("--link-mbit", type=float, help="on CPU: rate of the KV link; default: the model's")
     parser.add_argument("--prompts", type=int, nargs="+", default=list(gpu.PROMPTS), help="on GPUs: lengths of prompts")
-    parser.add_argument("--concurrency", type=int, nargs="+", default=list(gpu.CONCURRENCY), help="on GPUs: of the closed loops")
+    parser.add_argument(
+        "--concurrency", type=int, nargs="+", default=list(gpu.CONCURRENCY), help="on GPUs: of the closed loops"
+    )
+    parser.add_argument(
+        "--ids",
+        type=int,
+        nargs=2,
+        default=[gpu.IDS.start, gpu.IDS.stop],
+        help="on GPUs: token ids of prompts, from and below",
+    )
     parser.add_argument("--gpus", nargs=2, default=["0", "1"], help="CUDA devices of the two workers")
-    parser.add_argument("--hosts", nargs=2, default=["127.0.0.1", "127.0.0.1"], help="with --print-commands: the workers' hosts")
+    parser.add_argument(
+        "--hosts", nargs=2, default=["127.0.0.1", "127.0.0.1"], help="with --print-commands: the workers' hosts"
+    )
     parser.add_argument("--ib-devices", nargs=2, default=[], help="RDMA devices of the two workers")
     parser.add_argument("--backend", default="mooncake", help="on GPUs: of the KV transfer")
     parser.add_argument("--worker-arg", action="append", default=[], help="on GPUs: one more argument for every worker")

@@ -31,8 +31,8 @@ def of_blocks(blocks: Sequence[Block]) -> dict:
 def of_samples(samples: Sequence[Sample]) -> dict:
     """Counts, and quantiles in milliseconds (None where there is nothing to measure).
 
-    Requests cut short by their client count with the tokens that came: a TTFT if there was a first one, and their gaps. Those
-    that ended in an error count as errors only.
+    Requests cut short by their client count with the tokens that came: a TTFT if there was a first one, and their gaps.
+    Those that ended in an error count as errors only.
 
     - ttft: from sending to the first token.
     - itl: between a token and the next, the switch included; 0 between tokens of one event.
@@ -59,14 +59,14 @@ def of_samples(samples: Sequence[Sample]) -> dict:
 
 
 def different(blocks: Sequence[Block], wanted_arm: str) -> dict[str, list[str]]:
-    """By arm, one sentence for each answer that isn't the one of `wanted_arm` to the same request; a cut one, its beginning."""
+    """By arm, one sentence for each answer that is neither `wanted_arm`'s to the same request nor its beginning."""
     found: dict[str, list[str]] = {}
     for block, sample, right in _pairs(blocks, wanted_arm):
         ids = sample.request.ids
         if ids != right[: len(ids)]:
             at = next((n for n, (a, b) in enumerate(zip(ids, right)) if a != b), len(right))
-            words = f"{block.arm} ({block.router}), {block.case}, plan {block.plan}, request {sample.number}: from token {at + 1} on"
-            found.setdefault(block.arm, []).append(words)
+            where = f"{block.arm} ({block.router}), {block.case}, plan {block.plan}, request {sample.number}"
+            found.setdefault(block.arm, []).append(f"{where}: from token {at + 1} on")
     return found
 
 

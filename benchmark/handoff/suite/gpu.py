@@ -30,12 +30,16 @@ PUBLIC_H20 = (
 
 
 def cases(
-    kinds: list[str], size: float, prompts: tuple[int, ...] = PROMPTS, concurrency: tuple[int, ...] = CONCURRENCY, per_s: float = 1.0
+    kinds: list[str],
+    size: float,
+    prompts: tuple[int, ...] = PROMPTS,
+    concurrency: tuple[int, ...] = CONCURRENCY,
+    per_s: float = 1.0,
 ) -> list[Case]:
     """The cases of the `kinds` of traffic; `size` multiplies the requests of a block.
 
-    `expected`: every prompt length by itself in closed loops, then a mix of them as a Poisson process. `hard`: the longest ones,
-    short and long answers, clients that go away, in a closed loop and in bursts.
+    `expected`: every prompt length by itself in closed loops, then a mix of them as a Poisson process. `hard`: the longest
+    ones, short and long answers, clients that go away, in a closed loop and in bursts.
     """
 
     def requests(count: int) -> int:

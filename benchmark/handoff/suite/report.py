@@ -108,19 +108,34 @@ def table(rows: Sequence[dict]) -> str:
 
 def throughput(rows: Sequence[dict]) -> str:
     """Rates, and what changes from repeat to repeat."""
-    names = ["arm", "router", "requests/s", "tokens/s", "TTFT p50 of the repeats, ms", "outcomes", "client late, ms", "client cores"]
+    names = [
+        "arm",
+        "router",
+        "requests/s",
+        "tokens/s",
+        "TTFT p50 of the repeats, ms",
+        "outcomes",
+        "client late, ms",
+        "client cores",
+    ]
     lines = _header(names)
     for row in rows:
         one = row["all"]
         outcomes = ", ".join(f"{n} {name}" for name, n in sorted(one["outcomes"].items(), key=lambda o: -o[1])) or "-"
         spreads = [_spread(one[name]) for name in ("requests_per_s", "tokens_per_s", "ttft_p50_of_repeats")]
-        lines.append(_line([row["arm"], row["router"], *spreads, outcomes, f"{one['client_late_ms']:.0f}", f"{one['client_cores']:.2f}"]))
+        lines.append(
+            _line(
+                [row["arm"], row["router"], *spreads, outcomes, f"{one['client_late_ms']:.0f}", f"{one['client_cores']:.2f}"]
+            )
+        )
     return "\n".join(lines)
 
 
 def by_bucket(rows: Sequence[dict]) -> str:
     """The same quantiles by length of prompt and of answer."""
-    lines = _header(["tokens", "arm", "router", "requests", *(f"{name}, ms" for name, key in QUANTILES.items() if key in BY_BUCKET)])
+    lines = _header(
+        ["tokens", "arm", "router", "requests", *(f"{name}, ms" for name, key in QUANTILES.items() if key in BY_BUCKET)]
+    )
     for kind, words in (("prompt", "prompt"), ("output", "answer")):
         buckets = dict.fromkeys(name for row in rows for name in row[kind])
         if len(buckets) < 2:
@@ -144,9 +159,10 @@ def _head(run: dict) -> str:
 
 def _legend() -> str:
     return (
-        f"Times are p50 / p95 / p99 in ms. In brackets: {CONFIDENCE:.0%} bootstrap interval of the p50 and the p95 over requests. "
-        "An asterisk: too few values, so that it is the largest one. Rates: median [smallest, largest] of the repeats. ITL: between "
-        "one token and the next, the switch included. A request that its client cut short counts with the tokens it got."
+        f"Times are p50 / p95 / p99 in ms. In brackets: {CONFIDENCE:.0%} bootstrap interval of the p50 and the p95 over "
+        "requests. An asterisk: too few values, so that it is the largest one. Rates: median [smallest, largest] of the "
+        "repeats. ITL: between one token and the next, the switch included. A request that its client cut short counts with "
+        "the tokens it got."
     )
 
 
@@ -171,7 +187,9 @@ def _plain(value):
 def _cell(quantiles: dict | None) -> str:
     if quantiles is None:
         return "-"
-    values = " / ".join(_number(quantiles[name]["value"]) + ("*" if quantiles[name]["is_largest"] else "") for name in SHARES)
+    values = " / ".join(
+        _number(quantiles[name]["value"]) + ("*" if quantiles[name]["is_largest"] else "") for name in SHARES
+    )
     if quantiles["p50"]["low"] is None:
         return values
     intervals = ", ".join(f"{_number(quantiles[name]['low'])}-{_number(quantiles[name]['high'])}" for name in ("p50", "p95"))

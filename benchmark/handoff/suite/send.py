@@ -1,7 +1,7 @@
 """Sends a plan to one arm and writes down what comes.
 
-The client is `rig.client`, not `sglang.benchmark.serving`'s request functions: those keep no event times, no token ids and no
-`meta_info["handoff"]`, count the first token from the first non-empty text, and divide a gap by the tokens of its event.
+The client is `rig.client`, not `sglang.benchmark.serving`'s request functions: those keep no event times, no token ids and
+no `meta_info["handoff"]`, count the first token from the first non-empty text, and divide a gap by the tokens of its event.
 """
 
 from __future__ import annotations

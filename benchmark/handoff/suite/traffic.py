@@ -1,8 +1,8 @@
 """What is asked and when: mixes of lengths, arrivals, cancellations. All drawn from a seed before anything is sent, so that
 every arm gets the same.
 
-SGLang's own generators don't serve here. `sglang.benchmark.serving.get_request` draws while it sends, so that no two arms get
-the same arrivals, and knows no bursts or cancellations. Its "random-ids" prompts count up from a first id: with a small
+SGLang's own generators don't serve here. `sglang.benchmark.serving.get_request` draws while it sends, so that no two arms
+get the same arrivals, and knows no bursts or cancellations. Its "random-ids" prompts count up from a first id: with a small
 vocabulary two prompts are soon the same one, and the prefix cache answers.
 """
 
