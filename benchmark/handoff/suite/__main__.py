@@ -134,17 +134,20 @@ def exit_code(result: dict, exact: bool) -> int:
 
 def launch_lines(chosen: Sequence[arms.Arm], routers: Sequence[str], hardware: commands.Hardware) -> str:
     """For the shell: what starts every arm, and what measures it on servers started by hand."""
-    parts = []
+    parts = ["# Two workers an arm, each line on its worker's host; routers and the client beside the first one.", ""]
     for arm in chosen:
         workers = commands.of_workers(arm, hardware)
-        parts.append(f"# {arm.name}: each on its host, P first; then the router")
+        parts.append(f"# {arm.name}")
         parts += [f"{one} &" for one in workers]
+        parts.append("# when both answer /health")
         for number, kind in enumerate(arms.routers_of(arm, list(routers))):
             parts.append(f"{commands.of_router(arm, hardware, kind, number)} &")
         at = ",".join([hardware.router_url(0), *(one.url for one in workers)])
         parts += [
-            "python -m benchmark.handoff.suite --on gpu --traffic expected hard --repeats 3 "
+            f"python -m benchmark.handoff.suite --on gpu --model {hardware.model} --traffic expected hard --repeats 3 "
             f"--at {arm.key}={at} --out build/benchmark/{arm.key}",
+            "# the same lengths by SGLang's own client, to compare",
+            *(commands.serving(arm, hardware, length, gpu.OUTPUT) for length in gpu.PROMPTS),
             "# end them before the next arm",
             "",
         ]

@@ -90,6 +90,15 @@ def of_router(arm: Arm, hardware: Hardware, kind: str, number: int) -> Command:
     return Command(f"router-{kind}", url, argv, {}, url + servers.ROUTERS[kind])
 
 
+def serving(arm: Arm, hardware: Hardware, prompt: int, output: int, concurrency: int = 1, requests: int = 24) -> str:
+    """The line by which `sglang.benchmark.serving` measures a running arm, for the shell."""
+    argv = ["python", "-m", "sglang.benchmark.serving", "--backend", "sglang", "--base-url", hardware.router_url(0)]
+    argv += ["--model", hardware.model, "--dataset-name", "random-ids", "--tokenize-prompt", "--random-range-ratio", "1"]
+    argv += ["--random-input-len", str(prompt), "--random-output-len", str(output), "--num-prompts", str(requests)]
+    argv += ["--max-concurrency", str(concurrency)]
+    return shlex.join(argv + (["--pd-separated"] if arm.pd else []))
+
+
 def _worker(arm: Arm, hardware: Hardware, worker: int) -> list[str]:
     argv = [sys.executable, "-m", "sglang.launch_server", "--model-path", hardware.model, "--tp-size", "1"]
     # page size 1 is what the handoff needs today, so all arms have it
