@@ -121,6 +121,11 @@ def test_a_refusal_and_a_short_answer_are_errors(server):
     assert "503" in found[0].error and "4 of 5 tokens" in found[1].error
 
 
+def test_a_refusal_is_an_error_though_the_client_would_have_gone_away(server):
+    found = ask(server, [planned(first=FAIL, cancel_after_s=0.3)], Closed(1)).samples
+    assert found[0].ended == ERROR and "503" in found[0].error
+
+
 def test_nobody_there_is_an_error(server):
     url = "http://127.0.0.1:9"
     found = send.ask(url, [], [planned()], Closed(1), NAMES).samples

@@ -84,9 +84,10 @@ def _go_away(stream: client.Stream, planned: Planned) -> bool:
     if wait is None:
         return False
     wait()
-    over = stream.answer.ended_at is not None
+    if stream.answer.ended_at is not None:
+        return False  # not cut any more, so that a failure before shows
     stream.disconnect()
-    return not over
+    return True
 
 
 def _end(got: client.Answer, planned: Planned, went_away: bool) -> tuple[str, str]:
