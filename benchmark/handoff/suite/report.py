@@ -82,7 +82,7 @@ def build(runs: Sequence[dict], blocks: Sequence[Block]) -> dict:
 def save(result: dict, folder: pathlib.Path) -> None:
     """Write figures and markdown."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / FIGURES).write_text(json.dumps(result, indent=1) + "\n")
+    (folder / FIGURES).write_text(json.dumps(result) + "\n")
     (folder / TEXT).write_text(markdown(result))
 
 
@@ -178,10 +178,12 @@ def _wrong(result: dict) -> str:
 
 
 def _plain(value):
-    """The same for JSON."""
+    """The same for JSON, to a microsecond."""
     if isinstance(value, Estimate):
-        return dataclasses.asdict(value)
-    return {key: _plain(one) for key, one in value.items()} if isinstance(value, dict) else value
+        value = dataclasses.asdict(value)
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    return round(value, 3) if isinstance(value, float) else value
 
 
 def _cell(quantiles: dict | None) -> str:
