@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import datetime
 import os
+import pathlib
 import platform
+import subprocess
+
+
+def commit() -> str:
+    """The commit of this repository that runs, in short; with a plus if files differ from it; "unknown" outside of git."""
+    command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
+    try:
+        said = subprocess.run(command, cwd=pathlib.Path(__file__).parent, capture_output=True, text=True).stdout.strip()
+    except FileNotFoundError:
+        said = ""
+    return said or "unknown"
 
 
 def describe() -> dict:

@@ -16,6 +16,7 @@ RUN = {
     "where": "no GPU, tiny",
     "link": "KV link of 40 Mbit/s.",
     "seed": 1,
+    "commit": "abc1234",
     "notes": ["a note"],
 }
 
@@ -31,7 +32,7 @@ def block(
         bucket = ("64-255", "256-1023")[number % 2]
         request = Request(sent_at, at, tuple(ids), record)
         samples.append(Sample(request, number, 100, 4, bucket, "4", WHOLE, at[-1], sent_at - 0.01 if number else None))
-    return Block(case, arm, router, plan, tuple(samples), (), 0.25)
+    return Block(case, arm, router, plan, tuple(samples), (), 0.25, 1.5)
 
 
 def of_all_arms():
@@ -86,7 +87,8 @@ def test_there_is_a_row_for_each_arm_and_router_with_the_right_values():
         "| prompt 64-255 | PD | smg | 2 | " in text
         and "| prompt 256-1023 | PD | smg | 1 | 1,600* / 1,600* / 1,600* |" in text
     )
-    assert "Measured 2026-11-30 on a processor, 2 cores" in text and "- a note" in text
+    assert "Measured 2026-11-30 on a processor, 2 cores" in text and "Commit abc1234." in text and "- a note" in text
+    assert "| PD | smg | 0.75 [0.75, 0.75] | 3.00 [3.00, 3.00] |" in text and "| 0.25 | 1.50 [1.50, 1.50] |" in text
 
 
 def test_one_length_has_no_table_of_buckets():

@@ -65,6 +65,7 @@ def main() -> int:
         "where": where,
         "link": link,
         "seed": args.seed,
+        "commit": machine.commit(),
         "notes": args.note + (gpu.public() if args.on == "gpu" else []),
     }
     start, blocks = time.monotonic(), []

@@ -50,6 +50,7 @@ class Block:
         plan: seed of its requests; blocks of one case and plan were asked the same.
         kept: what a worker still held after the last request, in words; empty if nothing.
         client_cores: processor seconds of the client a second. Near 1, the client itself is the bottleneck.
+        load: the client's machine's load average over the last minute, at the end; None: not written down.
     """
 
     case: str
@@ -59,6 +60,7 @@ class Block:
     samples: tuple[Sample, ...]
     kept: tuple[str, ...] = ()
     client_cores: float = 0.0
+    load: float | None = None
 
     @property
     def seconds(self) -> float:

@@ -22,6 +22,7 @@ def of_blocks(blocks: Sequence[Block]) -> dict:
             "ttft_p50_of_repeats": statistics.spread([p50 for p50 in map(_ttft_p50, blocks) if p50 is not None]),
             "client_late_ms": max(sample.late for sample in samples) * MS,
             "client_cores": max(block.client_cores for block in blocks),
+            "load": statistics.spread([block.load for block in blocks if block.load is not None]),
         },
         "prompt": {name: of_samples([s for s in samples if s.prompt_bucket == name]) for name in _names(samples, "prompt")},
         "output": {name: of_samples([s for s in samples if s.output_bucket == name]) for name in _names(samples, "output")},

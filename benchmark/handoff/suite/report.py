@@ -29,7 +29,7 @@ def save_raw(run: dict, blocks: Sequence[Block], folder: pathlib.Path) -> None:
     """Write every event time.
 
     Args:
-        run: what is said of the run: `machine`, `where`, `link`, `seed`, `notes`.
+        run: what is said of the run: `machine`, `where`, `link`, `seed`, `commit`, `notes`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"run": run, "blocks": [blocks_.to_json(block) for block in blocks]}, separators=(",", ":"))
@@ -117,17 +117,15 @@ def throughput(rows: Sequence[dict]) -> str:
         "outcomes",
         "client late, ms",
         "client cores",
+        "load average",
     ]
     lines = _header(names)
     for row in rows:
         one = row["all"]
         outcomes = ", ".join(f"{n} {name}" for name, n in sorted(one["outcomes"].items(), key=lambda o: -o[1])) or "-"
         spreads = [_spread(one[name]) for name in ("requests_per_s", "tokens_per_s", "ttft_p50_of_repeats")]
-        lines.append(
-            _line(
-                [row["arm"], row["router"], *spreads, outcomes, f"{one['client_late_ms']:.0f}", f"{one['client_cores']:.2f}"]
-            )
-        )
+        client = [f"{one['client_late_ms']:.0f}", f"{one['client_cores']:.2f}", _spread(one["load"])]
+        lines.append(_line([row["arm"], row["router"], *spreads, outcomes, *client]))
     return "\n".join(lines)
 
 
@@ -152,7 +150,7 @@ def _head(run: dict) -> str:
     machine = run["machine"]
     lines = [
         f"Measured {machine['date']} on {machine['cpu']}, {machine['cores']} cores, {run['where']}. {run['link']} "
-        f"Load average before: {machine['load_average_before']:.1f}. Seed {run['seed']}."
+        f"Load average before: {machine['load_average_before']:.1f}. Seed {run['seed']}. Commit {run['commit']}."
     ]
     return "\n".join(lines + [f"- {note}" for note in run["notes"]])
 

@@ -7,6 +7,7 @@ no `meta_info["handoff"]`, count the first token from the first non-empty text, 
 from __future__ import annotations
 
 import concurrent.futures
+import os
 import time
 from collections.abc import Callable, Sequence
 
@@ -42,7 +43,7 @@ def ask(
             idle.wait_idle(worker, idle_timeout_s)
         except idle.NotIdle as reason:
             kept.append(str(reason))
-    return Block(**names, samples=samples, kept=tuple(kept), client_cores=cores)
+    return Block(**names, samples=samples, kept=tuple(kept), client_cores=cores, load=round(os.getloadavg()[0], 1))
 
 
 def _one(url: str, number: int, planned: Planned, start: float) -> Sample:
