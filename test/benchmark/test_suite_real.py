@@ -42,7 +42,14 @@ def test_the_gpu_command_starts_and_measures_an_arm(tmp_path, monkeypatch):
     for name, value in servers.worker_env(options, "http://127.0.0.1").items():
         monkeypatch.setenv(name, value)
     on_cpu = ["--device", "cpu", "--attention-backend", "torch_native", "--dtype", "float32", "--disable-overlap-schedule"]
-    on_cpu += ["--max-total-tokens", "16384", "--sleep-on-idle", "--disaggregation-decode-retraction-backup", "cpu_tensor"]
+    on_cpu += [
+        "--max-total-tokens",
+        "16384",
+        "--sleep-on-idle",
+        "--skip-server-warmup",
+        "--disaggregation-decode-retraction-backup",
+        "cpu_tensor",
+    ]
     arguments = ["--on", "gpu", "--arms", "handoff", "--model", servers.TINY, "--backend", "mooncake_tcp", "--ids", 10, 500]
     arguments += [f"--worker-arg={one}" for one in on_cpu]
     _, rows = run(
