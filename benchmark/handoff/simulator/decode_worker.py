@@ -156,6 +156,7 @@ class DecodeWorker(Worker):
         for request in self._fresh:
             first = self._anchor + (request.joined + 1 - self._steps) * self._step
             request.gap = first - request.last_at
+            request.largest = max(request.largest, request.gap)
         self._fresh.clear()
         self._steps += done
         self._anchor += done * self._step
@@ -207,6 +208,8 @@ class DecodeWorker(Worker):
             if not tokens or request.outcome is not None:
                 continue
             session.relayed_at = self.table.now
+            if request.last_at is not None:
+                request.largest = max(request.largest, self.clock.now - request.last_at)
             if request.p_session is not None:
                 invariants.prefix(request)
             invariants.seen(request, start, tokens, self.clock.now)

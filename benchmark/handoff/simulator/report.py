@@ -6,7 +6,7 @@ from typing import Iterable, List, Sequence, Tuple
 
 from .costs import ALL, H20_EAGER_16, H20_GRAPH, H200_EAGER_16, H200_GRAPH, ROW_16K, ROW_32K
 from .costs import Costs, Network
-from .load import load
+from .load import Point, load
 from .predict import compare
 from .workload import HANDOFF, PD
 from .world import Setup, World
@@ -94,12 +94,12 @@ def under_load() -> List[str]:
             (arms[0], PD, True), (arms[0], HANDOFF, False), (arms[1], HANDOFF, False),
             (arms[0], HANDOFF, True), (arms[1], HANDOFF, True),
         ):  # fmt: skip
-            arm = load(mode, costs, 2, 1, 0.7, admits)
-            mean = sum(arm.ttft) / len(arm.ttft)
+            arm = load(Point(costs), mode, admits)
+            ttft, gap = sorted(arm.ttft), sorted(arm.gap)
             name = f"{costs.name.split()[0]} PD" if mode == PD else f"{costs.name}, handoff"
             rows.append((
-                name + ("" if admits else " of every request"), _ms(mean), at(arm.ttft, 0.5), at(arm.ttft, 0.99),
-                at(arm.gap, 0.5), at(arm.gap, 0.9), at(arm.gap, 0.99),
+                name + ("" if admits else " of every request"), _ms(sum(ttft) / len(ttft)), at(ttft, 0.5), at(ttft, 0.99),
+                at(gap, 0.5), at(gap, 0.9), at(gap, 0.99),
             ))  # fmt: skip
     return [
         "Under load: 2P1D, 70% of the prefill capacity, 300 requests of 4K, 16K and 32K, ms",

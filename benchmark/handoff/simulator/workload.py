@@ -21,7 +21,7 @@ class Request:
 
     __slots__ = (
         "id room mode p d prompt length end arrival first stride "  # asked for
-        "seen first_at last_at gap boundary outcome ended_at aborting "  # the client's side
+        "seen first_at last_at gap largest boundary outcome ended_at aborting "  # the client's side
         "nonce offer worth transfer "  # the wire's
         "computed p_rows p_session p_done p_held cancelled "  # on P
         "d_rows d_session d_state d_done owner joined ready"  # on D
@@ -39,7 +39,7 @@ class Request:
         self.seen = self.computed = self.p_rows = self.d_rows = self.joined = 0
         self.first_at = self.last_at = self.gap = self.ended_at = self.boundary = None
         self.outcome = self.nonce = self.offer = self.transfer = None
-        self.worth = 0
+        self.worth, self.largest = 0, 0.0
         self.p_session = self.d_session = self.d_state = None
         self.p_done = self.p_held = self.d_done = self.owner = False
         self.aborting = self.cancelled = self.ready = False
@@ -64,6 +64,7 @@ class Workload:
     prompts: prompt lengths in tokens, each as likely.
     answers: shortest and longest answer in tokens, uniform.
     rooms: room numbers in use, so that a late message meets its room taken by another request.
+    at_once: a closed loop instead: so many clients, each with one request at a time. ``rate`` doesn't count then.
     """
 
     requests: int
@@ -72,13 +73,15 @@ class Workload:
     answers: tuple
     mode: str = HANDOFF
     rooms: int = 1 << 20
+    at_once: int = 0
 
     def __post_init__(self) -> None:
         if self.requests < 1 or not self.rate > 0 or not 1 <= self.answers[0] <= self.answers[1]:
             raise ValueError(f"no such workload: {self}")
 
     def arrivals(self, rng: random.Random, prefills: int, decodes: int) -> Iterator[Request]:
-        """The requests in the order they come, made one by one: a million need no list."""
+        """The requests in the order they come, made one by one: a million need no list. In a closed loop the times
+        are set as they come."""
         time = 0.0
         for number in range(self.requests):
             time += rng.expovariate(self.rate)

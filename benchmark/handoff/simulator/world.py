@@ -67,7 +67,7 @@ class World:
         self.ttft, self.gap, self.life = array("d"), array("d"), array("d")  # seconds
         self.live: Dict[int, Request] = {}
         self.done, self.ended_at = 0, 0.0
-        self._requests = setup.workload.requests
+        self._requests, self._at_once = setup.workload.requests, setup.workload.at_once
         self._arriving, self._patience = True, setup.patience
         self._on_end = on_end
         self._arrivals = setup.workload.arrivals(
@@ -78,7 +78,8 @@ class World:
         """Raises:
         Violation: an invariant does not hold.
         """
-        self._arrive_next(self._arrivals)
+        for _ in range(self._at_once or 1):
+            self._arrive_next(self._arrivals)
         self._plan_faults()
         shown = 0
         while self.clock.step():
@@ -100,6 +101,8 @@ class World:
             if self.live:
                 self.clock.after(self._patience, self._check_patience)
         else:
+            if self._at_once:
+                request.arrival = self.clock.now
             self.clock.at(request.arrival, self._arrive, request)
 
     def _check_patience(self) -> None:
@@ -126,7 +129,8 @@ class World:
                 # Anywhere in the request's life: its prompt takes most of it.
                 self.clock.after(self.faults.rng.expovariate(1 / 0.3), d.abort, request)
         p.submit(request)
-        self._arrive_next(self._arrivals)
+        if not self._at_once:
+            self._arrive_next(self._arrivals)
 
     def _plan_faults(self) -> None:
         for worker in self.p:
@@ -190,6 +194,8 @@ class World:
         if request.outcome is not None:
             raise invariants.Violation(f"ONCE: {request} ends twice")
         request.outcome, request.ended_at = outcome, self.clock.now
+        if self._at_once:
+            self._arrive_next(self._arrivals)
         if outcome != "finished" and request.mode != UNIFIED:
             # The router closes P's half too.
             self.clock.after(self.network.control, lambda: self.p[request.p].drop(request))
