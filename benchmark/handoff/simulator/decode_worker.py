@@ -108,7 +108,7 @@ class DecodeWorker(Worker):
         request.d_session = Session(request, machine, None)
         self.table.add(request.d_session)
         request.offer = self.channel.endpoint
-        request.worth = self._batch if self._batch >= self.world.max_running else 0
+        request.worth = self._batch
 
     # ------------------------------------------------------------------ scheduler loop
     def wake(self) -> None:

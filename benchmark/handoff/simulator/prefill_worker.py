@@ -201,6 +201,8 @@ class PrefillWorker(Worker):
         if not self.world.admits:
             return self.bridges.limits.tokens
         waiting = sum(r.prompt for r in self._waiting)
+        # Launched already, when the result of this request's last chunk is read.
+        waiting += sum(tokens for r, tokens, _ in self._launched if r is not None)
         if self._chunked is not None:
             waiting += self._chunked.prompt - self._chunked.computed
         bridging = sum(s.machine.state in OPEN_STATES for s in self.table)
@@ -273,6 +275,8 @@ class PrefillWorker(Worker):
         for request in tuple(self._inflight.values()):
             transfer, session = request.transfer, request.p_session
             if transfer.p_state is None or transfer.writing:
+                if session is not None:
+                    self.bridges.transfers.goes_on(self.local(), session.machine.nonce)
                 continue
             if session is not None:
                 self.bridges.transfers.ends(self.local(), session.machine.nonce, transfer.p_state is SUCCESS)

@@ -4,7 +4,7 @@ import pytest
 
 from sglang.srt.disaggregation.handoff.admission import (
     ADMITTED,
-    DECODE_IS_FULL,
+    DECODE_IS_BUSY,
     MOST_CREDIT,
     PROMPTS_WAIT,
     TOO_MANY,
@@ -17,12 +17,18 @@ NOW = 1_000.0
 STEP, PER_TOKEN, LINK = 0.01, 0.001, 0.002  # seconds: a bridge step, a prompt token, a token of KV
 
 
+def sees(link, at, seconds, tokens=100):
+    """A transfer alone on the link, looked at all the time."""
+    link.begins(at, "seen", tokens)
+    link.goes_on(at + seconds, "seen")
+    link.ends(at + seconds, "seen", True)
+
+
 def transfers(*lengths, per_token=LINK):
     """A link that has been seen, and so many transfers queued NOW, named 0, 1, ..."""
     link = Transfers()
     for number in range(20):
-        link.begins(number, "seen", 100 + number)
-        link.ends(number + per_token * (100 + number), "seen", True)
+        sees(link, number, per_token * (100 + number), 100 + number)
     for name, tokens in enumerate(lengths):
         link.begins(NOW, name, tokens)
     return link
@@ -52,8 +58,35 @@ def test_a_transfer_waits_for_those_before_it():
 
 def test_the_next_one_begins_when_one_has_ended():
     link = transfers(100, 200)
+    link.goes_on(NOW + 0.2, 0)
     link.ends(NOW + 0.2, 0, True)
     assert link.remaining(NOW + 0.2, 1) == pytest.approx(0.4)
+
+
+def test_an_end_seen_late_teaches_nothing_and_the_next_one_has_begun_meanwhile():
+    """P was in a forward of 3 s; the transfer of 0.2 s ended in it, and so did most of the next one's."""
+    link = transfers(100, 200, 100)
+    link.ends(NOW + 0.55, 0, True)
+    assert link.remaining(NOW + 0.55, 1) == pytest.approx(0.05)
+    link.ends(NOW + 3, 1, True)
+    link.begins(NOW + 9, 3, 100)
+    link.ends(NOW + 20, 2, True)
+    link.ends(NOW + 20, 3, True)
+    link.begins(NOW + 30, 4, 100)
+    assert link.remaining(NOW + 30, 4) == pytest.approx(0.2)
+
+
+def test_bounds_put_a_wrong_estimate_right():
+    slower, faster = transfers(), transfers()
+    for number in range(60):
+        slower.begins(NOW + 10 * number, "x", 100)
+        slower.goes_on(NOW + 10 * number + 0.5, "x")  # and ends somewhere in the next forward
+        slower.ends(NOW + 10 * number + 2, "x", True)
+        faster.begins(NOW + 10 * number, "x", 100)
+        faster.ends(NOW + 10 * number + 0.05, "x", True)
+    for link, expected in ((slower, 0.5), (faster, 0.05)):
+        link.begins(NOW + 1000, "y", 100)
+        assert link.remaining(NOW + 1000, "y") == pytest.approx(expected, rel=0.01)
 
 
 def test_a_failed_transfer_teaches_nothing():
@@ -65,7 +98,10 @@ def test_a_failed_transfer_teaches_nothing():
 
 def test_waiting_for_an_earlier_one_is_not_the_links_time():
     link = transfers(100, 100)
+    link.goes_on(NOW + 0.2, 0)
+    link.goes_on(NOW + 0.2, 1)  # queued
     link.ends(NOW + 0.2, 0, True)
+    link.goes_on(NOW + 0.4, 1)
     link.ends(NOW + 0.4, 1, True)
     link.begins(NOW + 9, 2, 100)
     assert link.remaining(NOW + 9, 2) == pytest.approx(0.2)
@@ -73,7 +109,15 @@ def test_waiting_for_an_earlier_one_is_not_the_links_time():
 
 @pytest.mark.parametrize("later, known", [(0.2, 0.0), (0.39, 0.0), (0.41, None)])
 def test_of_a_transfer_that_has_stalled_nothing_is_known(later, known):
-    assert transfers(100).remaining(NOW + later, 0) == known
+    link = transfers(100)
+    link.goes_on(NOW + later, 0)
+    assert link.remaining(NOW + later, 0) == known
+
+
+def test_a_transfer_not_looked_at_has_not_stalled():
+    """P comes out of a forward and has not looked yet."""
+    link = transfers(100, 200)
+    assert link.remaining(NOW + 60, 0) == 0 and link.remaining(NOW + 60, 1) == 0
 
 
 # --------------------------------------------------------------------------- admission
@@ -91,8 +135,8 @@ def test_nothing_waits_then_a_short_transfer_is_no_reason():
     assert admission(1).refusal(NOW, 0, 0, 0, 0) == ADMITTED
 
 
-@pytest.mark.parametrize("worth, expected", [(0, ADMITTED), (19, ADMITTED), (21, DECODE_IS_FULL)])
-def test_a_full_D_takes_only_what_pays(worth, expected):
+@pytest.mark.parametrize("worth, expected", [(0, ADMITTED), (19, ADMITTED), (21, DECODE_IS_BUSY)])
+def test_a_busy_D_takes_only_what_pays(worth, expected):
     assert admission(100).refusal(NOW, 0, 0, 0, worth) == expected
 
 
@@ -108,6 +152,15 @@ def test_without_figures_a_request_is_bridged():
     assert not fresh.ends_within(NOW, 0, 5000)
 
 
+def test_prompts_that_outlast_the_transfer_need_no_figure_of_a_step():
+    found = BridgeAdmission(Limits(512, 8, 0.1))
+    found.transfers = transfers(100)
+    found.prompts_took(100, PER_TOKEN * 100)
+    found.prompts_took(300, PER_TOKEN * 300)
+    assert found.refusal(NOW, 0, 201, 0, 0) == PROMPTS_WAIT
+    assert found.refusal(NOW, 0, 199, 0, 0) == ADMITTED
+
+
 # --------------------------------------------------------------------------- making way
 @pytest.mark.parametrize("tokens, ends", [(150, False), (250, True)])
 def test_a_bridge_makes_way_for_a_forward_longer_than_its_transfer(tokens, ends):
@@ -115,7 +168,9 @@ def test_a_bridge_makes_way_for_a_forward_longer_than_its_transfer(tokens, ends)
 
 
 def test_a_stalled_transfer_ends_within_no_forward():
-    assert not admission(100).ends_within(NOW + 1, 0, 5000)
+    found = admission(100)
+    found.transfers.goes_on(NOW + 1, 0)
+    assert not found.ends_within(NOW + 1, 0, 5000)
 
 
 def steps_taken(found, seconds, busy):

@@ -85,18 +85,9 @@ class SchedulerHandoffDecodeMixin(SchedulerHandoffReplayMixin):
                 VERSION,
                 machine.nonce,
                 self.handoff.channel.endpoint,
-                self._worth_of_a_bridge(),
+                self.running_batch.batch_size(),
             )
         )
-
-    def _worth_of_a_bridge(self: Scheduler) -> int:
-        """Tokens. A replay round costs each running request a step, which counts once the batch is full and others
-        wait for its end."""
-        running = self.running_batch.batch_size()
-        full = running + len(self.waiting_queue) >= min(
-            self.req_to_token_pool.size, self.max_running_requests
-        )
-        return running if full else 0
 
     def _take_ordinary_path(self: Scheduler, req: Req, reason: str) -> None:
         req.time_stats.handoff = RequestRecord(ORDINARY, reason)

@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from sglang.srt.managers.scheduler import GenerationBatchResult, Scheduler
 
 
+BRIDGE_STEP = 1  # tokens, as the forwards over prompts are counted
+
+
 class SchedulerHandoffPrefillMixin:
     """A bridge batch is rebuilt at every step from the live sessions and never meets
     ``running_batch``: admission, retraction and the radix tree see an ordinary prefill worker."""
@@ -200,7 +203,7 @@ class SchedulerHandoffPrefillMixin:
         batch = self.new_handoff_step([s.request for s in sessions])
         for session in sessions:
             session.in_flight += 1
-        self._launched.append((1, time.monotonic()))
+        self._launched.append((BRIDGE_STEP, time.monotonic()))
         return batch
 
     def bridge_or_make_way(
@@ -234,6 +237,8 @@ class SchedulerHandoffPrefillMixin:
     def _prompt_tokens_waiting(self: Scheduler) -> int:
         chunked = self.chunked_req
         rest = 0 if chunked is None else self._tokens_left(chunked)
+        # The overlap loop has launched the next prompts before it reads the result of these.
+        rest += sum(tokens for tokens, _ in self._launched if tokens > BRIDGE_STEP)
         return rest + sum(len(req.origin_input_ids) for req in self.waiting_queue)
 
     @staticmethod
@@ -314,7 +319,10 @@ class SchedulerHandoffPrefillMixin:
         """Whether ``req`` stays in the inflight queue though its transfer has concluded: its KV
         may still be read by a bridge step, or D has not said that it needs P no more."""
         session = req.handoff
-        if session is None or poll not in (KVPoll.Success, KVPoll.Failed):
+        if session is None:
+            return False
+        if poll not in (KVPoll.Success, KVPoll.Failed):
+            self.bridges.transfers.goes_on(time.monotonic(), session.machine.nonce)
             return False
         if session.transfer_ended is None:
             session.transfer_ended = time.perf_counter()

@@ -18,8 +18,8 @@ OVERDUE = 2.0
 MOST_CREDIT = 1.0
 
 ADMITTED = ""
-TOO_MANY, PROMPTS_WAIT, DECODE_IS_FULL = "too_many_bridges", "prompts_wait", "decode_is_full"
-REFUSALS = (TOO_MANY, PROMPTS_WAIT, DECODE_IS_FULL)
+TOO_MANY, PROMPTS_WAIT, DECODE_IS_BUSY = "too_many_bridges", "prompts_wait", "decode_is_busy"
+REFUSALS = (TOO_MANY, PROMPTS_WAIT, DECODE_IS_BUSY)
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,17 @@ class Limits:
 
 
 class Transfers:
-    """The prompt KV under way: one link, first come, first served."""
+    """The prompt KV under way: one link, first come, first served.
+
+    P looks between its forwards, so it sees a transfer's end late by up to a forward over prompts, which may last many
+    times as long. What it learns are bounds: when a look still found the transfer under way, and when one did not.
+    """
 
     def __init__(self) -> None:
         self._cost = LinearCost()
         self._queue: OrderedDict[Hashable, int] = OrderedDict()  # tokens
         self._since = 0.0  # the first of the queue is under way
+        self._looked_at = 0.0  # and was so at the last look
 
     def begins(self, now: float, key: Hashable, tokens: int) -> None:
         """The rest of a request's KV, ``tokens`` long, is queued."""
@@ -58,14 +63,29 @@ class Transfers:
             self._since = now
         self._queue[key] = tokens
 
+    def goes_on(self, now: float, key: Hashable) -> None:
+        """A look has found it under way, or queued."""
+        if key == next(iter(self._queue), None):
+            self._looked_at = now
+
     def ends(self, now: float, key: Hashable, sent: bool) -> None:
-        """It has gone, or failed, which teaches nothing."""
+        """A look has found it gone, or failed, which teaches nothing."""
         tokens = self._queue.pop(key, None)
         if tokens is None:
             return
-        if sent:
-            self._cost.took(tokens, now - self._since)
-        self._since = now
+        if not sent:
+            self._since = now
+            return
+        most = now - self._since
+        least = min(most, max(0.0, self._looked_at - self._since))
+        expected = self._cost.seconds(tokens)
+        if expected is not None and least <= expected <= most:
+            taken = expected
+        else:
+            # Too short an estimate is put right by the next look, too long a one lets a client wait for a forward.
+            taken = least if expected is None else min(max(expected, least), most)
+            self._cost.took(tokens, taken)
+        self._since += taken
 
     def remaining(self, now: float, key: Hashable) -> Optional[float]:
         """Seconds until ``key``'s has gone; None if nothing is known of it, or no more."""
@@ -76,8 +96,8 @@ class Transfers:
                 return None
             ahead += seconds
             if other == key:
-                taken = now - self._since
-                return max(0.0, ahead - taken) if taken <= OVERDUE * ahead else None
+                stalled = self._looked_at - self._since > OVERDUE * ahead
+                return None if stalled else max(0.0, ahead - (now - self._since))
         return None
 
 
@@ -109,9 +129,9 @@ class BridgeAdmission:
         replays them while its running requests wait; ``worth`` tokens pay for that.
 
         Args:
-            waiting: tokens of the prompts that wait for P.
+            waiting: tokens of the prompts that P computes next, those of forwards launched already with them.
             bridging: requests that are bridged now.
-            worth: as D's offer says, 0 if D has time to spare.
+            worth: as D's offer says.
         """
         if bridging >= self.limits.requests:
             return TOO_MANY
@@ -120,7 +140,7 @@ class BridgeAdmission:
             return ADMITTED
         if waiting and tokens < 1:
             return PROMPTS_WAIT
-        return DECODE_IS_FULL if tokens < worth else ADMITTED
+        return DECODE_IS_BUSY if tokens < worth else ADMITTED
 
     def ends_within(self, now: float, key: Hashable, tokens: int) -> bool:
         """Whether the transfer will be over before a forward over ``tokens`` of prompts is: meanwhile P makes no token
@@ -148,6 +168,8 @@ class BridgeAdmission:
     def _tokens_until_sent(self, now: float, key: Hashable, waiting: int) -> Optional[float]:
         remaining, step = self.transfers.remaining(now, key), self._steps.seconds(1)
         prompts = self._prompts.seconds(waiting) if waiting else 0.0
-        if remaining is None or not step or prompts is None:
+        if remaining is None or prompts is None:
             return None
-        return max(0.0, remaining - prompts) / step
+        if remaining <= prompts:
+            return 0.0
+        return (remaining - prompts) / step if step else None

@@ -64,7 +64,7 @@ class Offer(msgspec.Struct, frozen=True):
     version: Count
     nonce: Nonce
     endpoint: Endpoint  # D's control socket, tcp://host:port
-    worth: Count = 0  # tokens that a bridge must give to pay for its replay, 0 if D has time to spare
+    worth: Count = 0  # tokens that a bridge must give to pay for its replay
 
 
 class _Message(
