@@ -309,7 +309,8 @@ class DecodeWorker(Worker):
             self._leave_transfers(request)
         elif state is SUCCESS:
             if session is None:
-                self._commit_ordinary(request, "pd")
+                if self._has_place():
+                    self._commit_ordinary(request, "pd")
             else:
                 self._look_at_handoff(request, session)
 
@@ -340,6 +341,8 @@ class DecodeWorker(Worker):
         elif machine.state is DecodeState.OWNER:
             self._commit(request, session)
         elif machine.state is DecodeState.ABORTED:
+            if not self._has_place():
+                return
             self._detach(request, session)
             self._commit_ordinary(request, machine.abort_reason.name.lower())
         else:
@@ -361,6 +364,10 @@ class DecodeWorker(Worker):
     def _kv_room(self) -> int:
         free = self.slots.free if self.clock.now >= self._full_until else 0
         return free - self._batch
+
+    def _has_place(self) -> bool:
+        """Whether one more may run. t1 of an ordinary request waits for that too."""
+        return self._batch < self.world.max_running
 
     def _room_ahead(self, machine: DecodeMachine) -> bool:
         if self._kv_room() < machine.lag + machine.seal_lag:
