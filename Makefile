@@ -7,7 +7,7 @@ REQUIREMENTS := $(VENV)/requirements-$(shell sha256sum cpu/requirements.txt | cu
 FORK := $(VENV)/fork-installed
 MODELS := $(addprefix build/models/,tiny-qwen3-float32 tiny-qwen3-bfloat16 smollm2-135m-instruct)
 
-.PHONY: setup system tree patches models test demo check-protocol simulate soak side-by-side benchmark pr rebase clean
+.PHONY: setup system tree patches models test demo check-protocol simulate sweep soak side-by-side benchmark pr rebase clean
 .DELETE_ON_ERROR:
 
 setup: system tree models
@@ -67,6 +67,10 @@ check-protocol: $(REQUIREMENTS)
 # a million requests: about ten minutes
 simulate: $(REQUIREMENTS)
 	$(BIN)/python -m benchmark.handoff.simulator
+
+# the simulator over load, link and prompt length: heat maps in build/sweep
+sweep: $(REQUIREMENTS)
+	$(BIN)/python -m benchmark.handoff.simulator.sweep $(ARGS)
 
 # 2,000 requests with faults on real workers: about 15 minutes; SOAK="--requests 100 --seed 2" for another
 soak: setup
