@@ -4,8 +4,13 @@ import random
 import unittest
 
 import requests
+import torch
 from sglang.srt.utils import kill_process_tree
 from sglang.test.ci.ci_register import register_cuda_ci
+
+if torch.cuda.device_count() < 2:
+    raise unittest.SkipTest("needs two GPUs")
+
 from sglang.test.server_fixtures.disaggregation_fixture import PDDisaggregationServerBase
 from sglang.test.test_utils import DEFAULT_TIMEOUT_FOR_SERVER_LAUNCH, popen_launch_server
 
