@@ -22,7 +22,8 @@ def pair(oracle):
         args=("--enable-metrics",),
         env=hs.SHORT_TIMES | {"SGLANG_DISAGGREGATION_HANDOFF_MAX_BRIDGES": str(MAX_BRIDGES)},
     )
-    with stack.pair(options, prefill_handoff=True, decode_handoff=True) as running:
+    one_by_one = ("--max-prefill-tokens", str(LONG))
+    with stack.pair(options, prefill_handoff=True, decode_handoff=True, prefill_args=one_by_one) as running:
         running.oracle = oracle
         for n in range(6):  # P learns what forwards and transfers take
             Asked(running, 9200 + n, LONG, 8).is_right()
@@ -42,7 +43,7 @@ def not_bridged(pair, reason: str) -> float:
 
 def test_one_too_many_gets_its_first_token_early_all_the_same(pair):
     before = not_bridged(pair, "too_many_bridges")
-    bridged = [Asked(pair, 9300 + n, 50, 100, held=True, wait_for=5) for n in range(MAX_BRIDGES)]
+    bridged = [Asked(pair, 9300 + n, 50, 500, held=True, wait_for=5) for n in range(MAX_BRIDGES)]
     alone = Asked(pair, 9310, 50, 100, held=True, wait_for=1)
     assert all(request.tokens >= 5 for request in bridged)
     pair.hold.release()
