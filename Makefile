@@ -7,7 +7,7 @@ REQUIREMENTS := $(VENV)/requirements-$(shell sha256sum cpu/requirements.txt | cu
 FORK := $(VENV)/fork-installed
 MODELS := $(addprefix build/models/,tiny-qwen3-float32 tiny-qwen3-bfloat16 smollm2-135m-instruct)
 
-.PHONY: setup system tree patches models test demo check-protocol simulate sweep sweep soak side-by-side benchmark pr rebase clean
+.PHONY: setup system tree patches models test demo check-protocol simulate sweep soak side-by-side benchmark pr rebase clean
 .DELETE_ON_ERROR:
 
 setup: system tree models

@@ -339,7 +339,8 @@ class DecodeWorker(Worker):
         elif not machine.done:
             return
         elif machine.state is DecodeState.OWNER:
-            self._commit(request, session)
+            if self._has_place():
+                self._commit(request, session)
         elif machine.state is DecodeState.ABORTED:
             if not self._has_place():
                 return
@@ -367,7 +368,7 @@ class DecodeWorker(Worker):
 
     def _has_place(self) -> bool:
         """Whether one more may run. t1 of an ordinary request waits for that too."""
-        return self._batch < self.world.max_running
+        return self._batch < self.world.max_running or not self.world.waits_for_place
 
     def _room_ahead(self, machine: DecodeMachine) -> bool:
         if self._kv_room() < machine.lag + machine.seal_lag:

@@ -78,7 +78,7 @@ def load(point: Point, mode: str, admits: bool = True) -> Load:
     world = World(
         Setup(
             point.costs, point.network, workload, prefills=point.prefills, decodes=point.decodes,
-            max_running=point.max_running, admits=admits, patience=1e5, seed=point.seed,
+            max_running=point.max_running, waits_for_place=True, admits=admits, patience=1e5, seed=point.seed,
         ),
         kept.append,
     )  # fmt: skip

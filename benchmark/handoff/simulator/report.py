@@ -18,7 +18,7 @@ def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:.2f}"
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> List[str]:
+def aligned(head: Sequence[str], rows: Iterable[Sequence[str]]) -> List[str]:
     rows = [tuple(head), *map(tuple, rows)]
     width = [max(len(row[i]) for row in rows) for i in range(len(head))]
     return ["  ".join(cell.rjust(w) for cell, w in zip(row, width)) for row in rows]
@@ -51,7 +51,7 @@ def parameters(costs: Sequence[Costs] = ALL) -> List[str]:
     ]  # fmt: skip
     return [
         "Parameters (sources: benchmark/handoff/simulator/costs.py)",
-        *_table(("", "TFLOPS", "TB/s", "prefill share", "weight share", "KV share", "launch ms"), rows),
+        *aligned(("", "TFLOPS", "TB/s", "prefill share", "weight share", "KV share", "launch ms"), rows),
         f"chunk 8192 tokens; KV {network.kv_rate / 1e9:.2f} GB/s after {_ms(network.kv_latency)} ms; "
         f"control message {_ms(network.control)} ms",
     ]
@@ -77,11 +77,11 @@ def predictions() -> List[str]:
     )  # fmt: skip
     return [
         "Public rows, H20, ms",
-        *_table(("", "", "reported", "simulated", "error", ""), public),
+        *aligned(("", "", "reported", "simulated", "error", ""), public),
         "",
         "Predictions, one request on an idle pair, ms. Tail: TTFT less the unified one. Gap: the client's",
         "wait between tokens b and b + 1",
-        *_table(head, rows),
+        *aligned(head, rows),
     ]
 
 
@@ -103,7 +103,7 @@ def under_load() -> List[str]:
             ))  # fmt: skip
     return [
         "Under load: 2P1D, 70% of the prefill capacity, 300 requests of 4K, 16K and 32K, ms",
-        *_table(("", "TTFT mean", "p50", "p99", "gap at b p50", "p90", "p99"), rows),
+        *aligned(("", "TTFT mean", "p50", "p99", "gap at b p50", "p90", "p99"), rows),
         "'Of every request': without the admission, and with a bridge step after every prompt chunk. A SealRequest",
         "then waits for the forward that P is in: under load that is a prompt chunk.",
     ]

@@ -25,6 +25,8 @@ class Setup:
     prefills, decodes: how many workers of each kind (xPyD).
     p_rows, d_rows: KV slots of one worker, in tokens.
     max_running: requests in one decode batch.
+    waits_for_place: whether those whose KV is there wait until fewer run. Else they may make the batch larger, and
+        bridged requests find no place more often: the fault run wants that.
     max_bridge: the product's bridge budget, in tokens.
     max_bridges, share: the product's limits on bridging, see admission.Limits.
     admits: whether P looks at these, at the prompts that wait and at D's load, as the product does. Else it
@@ -42,6 +44,7 @@ class Setup:
     p_rows: int = 400_000
     d_rows: int = 400_000
     max_running: int = 256
+    waits_for_place: bool = False
     max_bridge: int = 512
     max_bridges: int = 32
     share: float = 0.02
@@ -55,6 +58,7 @@ class World:
 
     def __init__(self, setup: Setup, on_end: Optional[Callable[[Request], None]] = None) -> None:
         self.costs, self.network, self.timing = setup.costs, setup.network, setup.timing
+        self.waits_for_place = setup.waits_for_place
         self.max_running, self.admits, self.rates = setup.max_running, setup.admits, setup.rates
         self.limits = admission.Limits(setup.max_bridge, setup.max_bridges, setup.share)
         self.clock, self.rng = Clock(), random.Random(setup.seed)

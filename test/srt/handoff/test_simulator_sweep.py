@@ -4,7 +4,9 @@ from collections import Counter
 
 import pytest
 
+from benchmark.handoff.simulator import agreement
 from benchmark.handoff.simulator.costs import H20_EAGER_16, H200_EAGER_16, Network
+from benchmark.handoff.simulator.decode_worker import DecodeWorker
 from benchmark.handoff.simulator.load import Load, Point, load, quantile
 from benchmark.handoff.simulator.sweep import grid, report
 from benchmark.handoff.simulator.workload import HANDOFF, PD, Workload
@@ -25,7 +27,8 @@ def test_an_arm_is_compared_request_by_request():
     pd = a_load([1.0, 2.0], [3.0, 5.0], 100.0)
     arm = a_load([0.5, 2.1], [3.0, 4.0], 98.0, **{"not bridged: prompts_wait": 1})
     assert grid.compared(pd, arm) == {
-        "ttft_saved_mean": 200.0, "ttft_saved_least": -100.0, "latency_saved_mean": 500.0, "throughput": 0.98, "bridged": 0.5,
+        "ttft_saved_mean": 200.0, "ttft_saved_least": -100.0, "latency_saved_mean": 500.0,
+        "throughput": 0.98, "bridged": 0.5,
     }  # fmt: skip
 
 
@@ -73,7 +76,26 @@ def test_the_longest_gaps_under_load_are_what_PD_waits_for_t1():
     assert quantile(arm.gap, 0.98) < 0.1 < H20_EAGER_16.prefill(0, 4096)
 
 
-def test_few_places_in_the_batch_cost_both_arms_the_same():
-    cell = grid.Cell(H20_EAGER_16, 0.7, 12.5, 512, (128, 256), places=8, requests=60)
-    pd, arm = (load(cell.point, mode) for mode in (PD, HANDOFF))
-    assert grid.compared(pd, arm)["throughput"] > 0.98
+@pytest.mark.parametrize("mode", [PD, HANDOFF])
+def test_no_more_run_than_there_are_places(monkeypatch, mode):
+    """A request that is handed over waits for its place as an ordinary one does."""
+    batches, real = [], DecodeWorker._join_batch
+
+    def join(self, request, basis):
+        real(self, request, basis)
+        batches.append(self._batch)
+
+    monkeypatch.setattr(DecodeWorker, "_join_batch", join)
+    load(grid.Cell(H20_EAGER_16, 0.7, 12.5, 512, (128, 256), places=8, requests=60).point, mode)
+    assert max(batches) == 8
+
+
+# ------------------------------------------------------------------------ the CPU rig
+@pytest.mark.parametrize("at_once", [1, 8])
+def test_PD_on_the_rig_is_predicted_where_the_link_decides(at_once):
+    measured = agreement.MEASURED[at_once, PD]["TTFT p50"]
+    assert agreement.simulated(at_once, PD)["TTFT p50"] == pytest.approx(measured, rel=0.15)
+
+
+def test_the_rigs_link_takes_as_long_as_the_rig_says():
+    assert 900 * agreement.TinyModel().kv_token_bytes / agreement.RIG_NETWORK.kv_rate == pytest.approx(0.37, abs=0.005)

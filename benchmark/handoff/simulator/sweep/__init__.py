@@ -1,1 +1,1 @@
-"""The same traffic without and with the handoff, over load, link and prompt length: where it wins, and where it must not lose."""
+"""The same traffic without and with the handoff, over load, link and prompt length."""

@@ -67,8 +67,9 @@ def draw(results: Sequence[Dict], title: str, path: pathlib.Path) -> None:
     links = sorted({each["link"] for each in results})
     at = {(each["prompt"], each["link"], each["load"]): each["arms"] for each in results}
     figure, axes = plt.subplots(
-        len(ROWS), len(prompts), figsize=(4.2 * len(prompts), 3.1 * len(ROWS)), dpi=100, squeeze=False, sharex=True, sharey=True
-    )
+        len(ROWS), len(prompts), figsize=(4.2 * len(prompts), 3.1 * len(ROWS)),
+        dpi=100, squeeze=False, sharex=True, sharey=True,
+    )  # fmt: skip
     for row, panels in zip(ROWS, axes):
         for prompt, panel in zip(prompts, panels):
             grid: List[List[float]] = [[row.value(at[prompt, link, load]) for load in loads] for link in links]
