@@ -313,7 +313,21 @@ def prometheus(pair, tmp_path_factory):
     targets = [worker.url.removeprefix("http://") for worker in (pair.prefill, pair.decode)]
     config = {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
-        "scrape_configs": [{"job_name": "sglang", "static_configs": [{"targets": targets}]}],
+        "scrape_configs": [
+            {
+                "job_name": "sglang",
+                "static_configs": [{"targets": targets}],
+                # Prometheus 2 asks for OpenMetrics, in which the Python client writes sglang_ for sglang:
+                "metric_relabel_configs": [
+                    {
+                        "source_labels": ["__name__"],
+                        "regex": "sglang_(.+)",
+                        "target_label": "__name__",
+                        "replacement": "sglang:$1",
+                    }
+                ],
+            }
+        ],
         "rule_files": [str(MONITORING / "seamless-handoff-alerts.yaml")],
     }
     (folder / "prometheus.yml").write_text(json.dumps(config))
@@ -358,9 +372,9 @@ def test_every_query_of_the_dashboard_has_an_answer(pair, prometheus):
     client.generate(pair.url, hs.prompt(7990, 60), max_new_tokens=8, temperature=0.8)
     for worker in (pair.prefill, pair.decode):
         with zmq.Context() as context, context.socket(zmq.PUSH) as stranger:
+            stranger.linger = 1000  # ms
             stranger.connect(hs.server_info(worker)["endpoint"])
             stranger.send(b"no message")
-            time.sleep(0.5)
     queries = {
         target["expr"]: panel["title"]
         for panel in json.loads(DASHBOARD.read_text())["panels"]
