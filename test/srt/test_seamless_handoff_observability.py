@@ -32,7 +32,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 MONITORING = ROOT / "examples" / "monitoring"
 DASHBOARD = MONITORING / "grafana" / "dashboards" / "json" / "seamless-handoff-dashboard.json"
 LINK_MBIT = 40  # 900 tokens of prompt take 0.4 s
-SAMPLING = dict(max_new_tokens=64, ignore_eos=True)
+# long enough for a slow machine not to end on P
+SAMPLING = dict(max_new_tokens=300, ignore_eos=True)
 rids = (f"seen-{n}" for n in itertools.count())
 ids = (hs.prompt(7000 + n, 900) for n in itertools.count())
 
