@@ -17,13 +17,17 @@ NOT_BRIDGED = "sglang:handoff_not_bridged_total"
 
 
 @pytest.fixture(scope="module")
-def pair(oracle):
+def pair(oracle, tmp_path_factory):
     options = Options(
         args=("--enable-metrics",),
         env=hs.SHORT_TIMES | {"SGLANG_DISAGGREGATION_HANDOFF_MAX_BRIDGES": str(MAX_BRIDGES)},
     )
-    one_by_one = ("--max-prefill-tokens", str(LONG))
-    with stack.pair(options, prefill_handoff=True, decode_handoff=True, prefill_args=one_by_one) as running:
+    more = dict(
+        prefill_args=("--max-prefill-tokens", str(LONG)),
+        # the rig's plugin imports Prometheus' client before SGLang would name its folder
+        prefill_env={"PROMETHEUS_MULTIPROC_DIR": str(tmp_path_factory.mktemp("metrics"))},
+    )
+    with stack.pair(options, prefill_handoff=True, decode_handoff=True, **more) as running:
         running.oracle = oracle
         for n in range(6):  # P learns what forwards and transfers take
             Asked(running, 9200 + n, LONG, 8).is_right()
