@@ -68,7 +68,7 @@ def test_prompts_that_wait_go_first(pair):
 
 def test_P_makes_way_and_goes_on_when_the_KV_is_late(pair):
     """Its transfer was expected to be over by the end of the prompt's forward, and is held."""
-    late = Asked(pair, 9500, 60, 200, held=True, wait_for=2)
+    late = Asked(pair, 9500, 60, 700, held=True, wait_for=2)
     prompts = [Asked(pair, 9510 + n, LONG, 8) for n in range(3)]
     for prompt in prompts:
         prompt.is_right()
