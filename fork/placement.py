@@ -11,7 +11,7 @@ from fork.tree import OURS, files_in
 STAY = ("rig", "demo", "fork", "cpu")
 # Without servers; the other tests are of whole servers, or of the rig.
 TESTS = ("test/srt/handoff", "test/srt/kernels")
-DOCS = "docs/seamless_handoff*.md"
+DOCS = ("docs/seamless_handoff*.md", "examples/monitoring/**/seamless-handoff*")
 
 
 def product() -> dict[str, Path]:
@@ -20,8 +20,11 @@ def product() -> dict[str, Path]:
 
 
 def benchmarks() -> dict[str, Path]:
-    """Each package and each single file in benchmark/handoff that needs nothing of the rig."""
-    return _by_path(path for path in files_in(ROOT / "benchmark/handoff") if not needs_rig(path))
+    """Each package and each single file in benchmark/handoff that needs nothing of the rig, but no
+    results."""
+    folder = ROOT / "benchmark/handoff"
+    files = (path for path in files_in(folder) if folder / "results" not in path.parents)
+    return _by_path(path for path in files if not needs_rig(path))
 
 
 def tests() -> dict[str, Path]:
@@ -31,7 +34,8 @@ def tests() -> dict[str, Path]:
 
 
 def docs() -> dict[str, Path]:
-    return _by_path(sorted(ROOT.glob(DOCS)))
+    """The documents, with the dashboard and the alerts where upstream keeps its own."""
+    return _by_path(sorted(path for pattern in DOCS for path in ROOT.glob(pattern)))
 
 
 def left_out() -> list[str]:

@@ -1,7 +1,7 @@
 """Writes the handoff into a git checkout of SGLang, as a branch for a pull request.
 
 One commit per patch, each with those of our files that its lines call; before them the package
-that needs no patch, after them benchmarks, tests and docs.
+that needs no patch, after them benchmarks, docs and tests.
 """
 
 import ast
@@ -31,9 +31,9 @@ TESTS = """Seamless handoff: tests
 
 All run without a GPU and without a server; some need hypothesis. test/srt/handoff/checker
 takes the two state machines through the interleavings of messages and faults."""
-DOCS = """Seamless handoff: docs
+DOCS = """Seamless handoff: docs, dashboard, alerts
 
-How it works, when it takes part, settings, security, numerics."""
+How it works, when it takes part, settings, security, numerics, operation."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ def make(path: Path, branch: str = BRANCH, left_out: Collection[str] = LEFT_OUT)
         raise ForkError(f"There is no patch {min(unknown)} to leave out: {', '.join(names)}.")
     product, others = placement.product(), (
         (BENCHMARKS, placement.benchmarks()),
-        (TESTS, placement.tests()),
         (DOCS, placement.docs()),
+        (TESTS, placement.tests()),
     )
     for file in [*product, *(file for _, files in others for file in files)]:
         if checkout.read(file) is not None:
