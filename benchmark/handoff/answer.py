@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 import statistics
-from collections.abc import Iterable
 
 from rig import client
 
@@ -76,9 +74,3 @@ def of(answer: client.Answer) -> Request:
         ids=tuple(answer.ids),
         handoff=answer.meta_info.get("handoff") or {},
     )
-
-
-def quantile(values: Iterable[float], share: float) -> float | None:
-    """The smallest value that `share` of them do not exceed; None of none."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None

@@ -7,7 +7,8 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from benchmark.handoff.answer import Request, quantile
+from benchmark.handoff.answer import Request
+from benchmark.handoff.quantile import quantile
 
 
 @dataclasses.dataclass(frozen=True)

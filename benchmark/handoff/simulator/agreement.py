@@ -8,8 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Dict, List, Sequence, Tuple
 
+from benchmark.handoff.quantile import quantile
+
 from .costs import Model, Network
-from .load import Point, load, quantile
+from .load import Point, load
 from .report import aligned
 from .workload import HANDOFF, PD
 

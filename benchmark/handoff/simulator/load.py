@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import List, Sequence, Tuple
+from typing import List, Tuple
 
 from .costs import Costs, Network
 from .workload import Request, Workload
@@ -63,11 +62,6 @@ class Load:
     latency: List[float]
     tokens_per_s: float
     count: Counter[str]
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    """The smallest value that ``share`` of them do not exceed."""
-    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
 def load(point: Point, mode: str, admits: bool = True) -> Load:

@@ -145,12 +145,12 @@ class PrefillWorker(Worker):
         return request, tokens, time
 
     def _make_way_for(self, tokens: int) -> None:
-        if not self.world.admits:
+        if not self.bridges.limits.weighs:
             return
         now = self.table.now = self.local()
         for session in self.table:
             sent, machine = session.request.transfer.p_state is SUCCESS, session.machine
-            if sent or self.bridges.ends_within(now, machine.nonce, tokens):
+            if self.bridges.makes_way(now, machine.nonce, sent, tokens):
                 said = machine.stop_after(now, session.in_flight)
                 self.world.count["made way for a prompt"] += bool(said)
                 self.table.send(session, said)
@@ -198,8 +198,6 @@ class PrefillWorker(Worker):
     def _bridge_tokens(self, request: Request) -> int:
         now, chunk = self.table.now, self.world.costs.chunk
         self.bridges.transfers.begins(now, request.nonce, (request.prompt - 1) % chunk + 1)
-        if not self.world.admits:
-            return self.bridges.limits.tokens
         waiting = sum(r.prompt for r in self._waiting)
         # Launched already, when the result of this request's last chunk is read.
         waiting += sum(tokens for r, tokens, _ in self._launched if r is not None)
@@ -218,7 +216,7 @@ class PrefillWorker(Worker):
 
     def _next_bridge(self, between_prompts: bool = False):
         sessions = [s for s in self.table if self._wants_step(s)]
-        prompts_wait = between_prompts and self.world.admits and bool(self._waiting or self._chunked)
+        prompts_wait = between_prompts and bool(self._waiting or self._chunked)
         if not sessions or not self.bridges.may_step(self.local(), prompts_wait):
             return None
         fits = self.slots.free >= len(sessions)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import Any, Iterator, List, Optional
+from typing import Iterator, List
 
 from .core import EndReason
 

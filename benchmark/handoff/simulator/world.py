@@ -59,8 +59,8 @@ class World:
     def __init__(self, setup: Setup, on_end: Optional[Callable[[Request], None]] = None) -> None:
         self.costs, self.network, self.timing = setup.costs, setup.network, setup.timing
         self.waits_for_place = setup.waits_for_place
-        self.max_running, self.admits, self.rates = setup.max_running, setup.admits, setup.rates
-        self.limits = admission.Limits(setup.max_bridge, setup.max_bridges, setup.share)
+        self.max_running, self.rates = setup.max_running, setup.rates
+        self.limits = admission.Limits(setup.max_bridge, setup.max_bridges, setup.share, setup.admits)
         self.clock, self.rng = Clock(), random.Random(setup.seed)
         self.faults = Faults(setup.rates, random.Random(setup.seed ^ 0x5EED))
         self.control = Control(self.clock, setup.network, self.faults)

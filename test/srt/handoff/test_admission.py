@@ -214,3 +214,12 @@ def test_an_idle_hour_is_no_hour_of_steps():
 def test_limits_out_of_range_are_refused(changes, says):
     with pytest.raises(ValueError, match=says):
         Limits(**{"tokens": 1, "requests": 1, "share": 0.1} | changes)
+
+
+def test_without_weighing_every_request_is_bridged_and_none_makes_way():
+    found = admission(100, share=0.0, requests=0)
+    assert found.refusal(NOW, 0, 5000, 0, 99) == TOO_MANY and found.makes_way(NOW, 0, False, 5000)
+    assert found.makes_way(NOW, 0, True, 1), "its KV has gone"
+    found.limits = Limits(512, 0, 0.0, weighs=False)
+    assert found.refusal(NOW, 0, 5000, 0, 99) == ADMITTED and found.may_step(NOW, prompts_wait=True)
+    assert not found.makes_way(NOW, 0, False, 5000) and not found.makes_way(NOW, 0, True, 1)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from benchmark.handoff.answer import Request, quantile
+from benchmark.handoff.answer import Request
+from benchmark.handoff.quantile import quantile
 from benchmark.handoff.side_by_side import figures, picture, report, setups, verdict
 from benchmark.handoff.side_by_side.figures import Block
 from benchmark.handoff.side_by_side.setups import HANDOFF, PD, SETUPS, UNIFIED

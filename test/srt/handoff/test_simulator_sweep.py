@@ -7,7 +7,8 @@ import pytest
 from benchmark.handoff.simulator import agreement
 from benchmark.handoff.simulator.costs import H20_EAGER_16, H200_EAGER_16, Network
 from benchmark.handoff.simulator.decode_worker import DecodeWorker
-from benchmark.handoff.simulator.load import Load, Point, load, quantile
+from benchmark.handoff.quantile import quantile
+from benchmark.handoff.simulator.load import Load, Point, load
 from benchmark.handoff.simulator.sweep import grid, report
 from benchmark.handoff.simulator.workload import HANDOFF, PD, Workload
 from benchmark.handoff.simulator.world import Setup, World

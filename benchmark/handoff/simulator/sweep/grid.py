@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Dict, List, Sequence, Tuple
 
+from benchmark.handoff.quantile import quantile
+
 from ..costs import Costs, Network
-from ..load import Load, Point, load, quantile
+from ..load import Load, Point, load
 from ..workload import HANDOFF, PD
 
 # The arms: PD; the handoff as the product admits it; every request bridged, whatever waits.

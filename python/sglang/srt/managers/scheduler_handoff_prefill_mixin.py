@@ -57,9 +57,9 @@ class SchedulerHandoffPrefillMixin:
                 tokens=envs.SGLANG_DISAGGREGATION_HANDOFF_MAX_BRIDGE_TOKENS.get(),
                 requests=envs.SGLANG_DISAGGREGATION_HANDOFF_MAX_BRIDGES.get(),
                 share=envs.SGLANG_DISAGGREGATION_HANDOFF_PREFILL_SHARE.get(),
+                weighs=envs.SGLANG_DISAGGREGATION_HANDOFF_ADMISSION.get(),
             )
         )
-        self._admits = envs.SGLANG_DISAGGREGATION_HANDOFF_ADMISSION.get()
         # (tokens, when launched) of the forwards whose results are not here, seconds.
         self._launched: Deque[Tuple[int, float]] = deque()
         self._result_at = 0.0
@@ -123,8 +123,6 @@ class SchedulerHandoffPrefillMixin:
         self.bridges.transfers.begins(
             now, offer.nonce, len(req.origin_input_ids) - req.start_send_idx
         )
-        if not self._admits:
-            return self.bridges.limits.tokens
         refusal = self.bridges.refusal(
             now,
             offer.nonce,
@@ -184,10 +182,8 @@ class SchedulerHandoffPrefillMixin:
     ) -> Optional[ScheduleBatch]:
         """One decode step for every session that may generate, or None."""
         sessions = [s for s in self.handoff if self._wants_step(s)]
-        prompts_wait = (
-            self._admits
-            and between_prompts
-            and (bool(self.waiting_queue) or self.chunked_req is not None)
+        prompts_wait = between_prompts and (
+            bool(self.waiting_queue) or self.chunked_req is not None
         )
         if not sessions or not self.bridges.may_step(time.monotonic(), prompts_wait):
             return None
@@ -225,11 +221,8 @@ class SchedulerHandoffPrefillMixin:
         now = self.handoff.now = time.monotonic()
         for session in self.handoff:
             machine = session.machine
-            if self._admits and (
-                session.kv_sent
-                or self.bridges.ends_within(
-                    now, machine.nonce, prompts.extend_num_tokens
-                )
+            if self.bridges.makes_way(
+                now, machine.nonce, session.kv_sent, prompts.extend_num_tokens
             ):
                 self.handoff.send(session, machine.stop_after(now, session.in_flight))
         self._launched.append((prompts.extend_num_tokens, now))

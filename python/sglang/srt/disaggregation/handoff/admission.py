@@ -29,11 +29,13 @@ class Limits:
         tokens: that one request's log may have.
         requests: bridged at the same time.
         share: of P's time that bridge steps may take while prompts wait, 0 to 1, beyond the time that P was idle.
+        weighs: whether gain and cost are looked at. Else every request is bridged, and none makes way.
     """
 
     tokens: int
     requests: int
     share: float
+    weighs: bool = True
 
     def __post_init__(self) -> None:
         if self.tokens < 1:
@@ -133,6 +135,8 @@ class BridgeAdmission:
             bridging: requests that are bridged now.
             worth: as D's offer says.
         """
+        if not self.limits.weighs:
+            return ADMITTED
         if bridging >= self.limits.requests:
             return TOO_MANY
         tokens = self._tokens_until_sent(now, key, waiting)
@@ -141,6 +145,10 @@ class BridgeAdmission:
         if waiting and tokens < 1:
             return PROMPTS_WAIT
         return DECODE_IS_BUSY if tokens < worth else ADMITTED
+
+    def makes_way(self, now: float, key: Hashable, sent: bool, tokens: int) -> bool:
+        """Whether a bridge, whose KV has been ``sent`` or not, ends before a forward over ``tokens`` of prompts."""
+        return self.limits.weighs and (sent or self.ends_within(now, key, tokens))
 
     def ends_within(self, now: float, key: Hashable, tokens: int) -> bool:
         """Whether the transfer will be over before a forward over ``tokens`` of prompts is: meanwhile P makes no token
@@ -157,7 +165,7 @@ class BridgeAdmission:
             self._credit = min(MOST_CREDIT, self._credit + gained)
         self._credit_at, self._worked = now, 0.0
         step = self._steps.seconds(1) or 0.0
-        if not prompts_wait:
+        if not prompts_wait or not self.limits.weighs:
             return True
         if self._credit < step:
             return False
