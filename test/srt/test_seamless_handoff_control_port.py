@@ -26,7 +26,7 @@ pytestmark = pytest.mark.real
 
 BUDGET = 4000  # so that P still bridges when a test's attack is over
 TOKENS = 600
-ROUNDS, FRAMES = 4, 40_000  # a leak of LEAK bytes for each frame is seen
+ROUNDS, MOST_ROUNDS, FRAMES = 3, 12, 40_000  # a leak of LEAK bytes for each frame is seen
 LEAK = 50
 rids = (f"port-{n}" for n in itertools.count())
 
@@ -137,15 +137,17 @@ def at_both(pair, attack, *args) -> None:
 def test_broken_frames_change_nothing_and_leave_nothing(pair):
     """Answers are right, memory and threads are flat, and the logs have one line for each kind of fault."""
     processes, grown, threads = schedulers(pair), [], None
-    for seed in range(ROUNDS):
+    for seed in range(MOST_ROUNDS):
         before = [figure(p, "RssAnon") for p in processes]
         with Bridging(pair):
             at_both(pair, fuzz, seed, FRAMES)
         grown.append([(figure(p, "RssAnon") - kb) * 1024 for p, kb in zip(processes, before)])
         threads = threads or [figure(p, "Threads") for p in processes]
-    # What is made once comes in one round or another; what leaks comes in each.
-    for side, by_round in zip(("prefill", "decode"), zip(*grown)):
-        assert min(by_round) < FRAMES * LEAK / 2, f"{side}: {by_round} bytes for {FRAMES} frames each"
+        flat = [min(by_round) < FRAMES * LEAK / 2 for by_round in zip(*grown)]
+        if seed + 1 >= ROUNDS and all(flat):
+            break
+    # What is made once comes in one round or another; what leaks comes in each, however many there are.
+    assert all(flat), f"bytes grown on prefill and decode in each round of {FRAMES} frames: {grown}"
     assert [figure(p, "Threads") for p in processes] == threads
     for server in (pair.prefill, pair.decode):
         lines = re.findall(r"Handoff control message dropped \((\w+)\)", server.log.read_text())

@@ -14,6 +14,7 @@ from sglang.test.ci.ci_register import register_cpu_ci
 import handoff_stack as hs
 from rig import client, servers, stack
 from rig.stack import Options
+from sglang.srt.disaggregation.handoff.timing import Timing
 
 register_cpu_ci(est_time=120, suite="stage-b-test-cpu")
 pytestmark = pytest.mark.real
@@ -62,9 +63,12 @@ def nothing_is_left(request):
 
 
 def check_record(record: dict, mode: Mode) -> None:
-    """Of a request that D took over from a P that stopped where it was asked to."""
+    """Of a request that D took over from a P that stopped when it was asked to."""
     before_last = record["boundary"] - 1
-    assert record["replayed"] == before_last == sum(tokens for _, _, tokens in record["rounds"])
+    asked_once = record["at_ms"]["draining"] - record["at_ms"]["sealing"] < Timing().resend * 1e3
+    # Asked again, P stops at once, which may be at the last of the tokens that D has replayed already.
+    assert record["replayed"] in ((before_last,) if asked_once else (before_last, record["boundary"])), record
+    assert record["replayed"] == sum(tokens for _, _, tokens in record["rounds"])
     if mode.steps:
         assert all(tokens == 1 for _, _, tokens in record["rounds"])
     if mode.verify:  # t1 to t(b-1) predict t2 to t(b)

@@ -34,6 +34,7 @@ worlds = st.builds(
     seal_lag=st.integers(0, 4),
     ahead=st.integers(0, 3),
     rounds=st.integers(1, 5),
+    prompts=st.booleans(),
 )
 
 

@@ -3,30 +3,39 @@
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import sys
 import time
 from typing import Any, Iterable
 
 from . import core, diagram, golden, mutants
-from .explore import TIMING, explore
+from .explore import TIMING, Result, explore
 from .narrate import story
 from .scenario import BOUNDED, FULL, Scenario
 
 
 def run(scenarios: Iterable[Scenario], handoff: Any) -> bool:
     """Check each scenario and print its figures; True if every invariant holds in all of them."""
-    begin, states, transitions, depth = time.monotonic(), 0, 0, 0
+    begin, states, transitions, depth, held = time.monotonic(), 0, 0, 0, True
     print(f"{'states':>9} {'transitions':>12} {'depth':>6} {'s':>6}  scenario")
-    for scenario in scenarios:
-        start = time.monotonic()
-        result = explore(scenario, handoff)
-        print(f"{result.states:9} {result.transitions:12} {result.depth:6} {time.monotonic() - start:6.1f}  {scenario.name}", flush=True)
-        if result.violation is not None:
-            print("\n" + story(scenario, handoff, handoff.Timing(**TIMING), result.trace, result.violation))
-            return False
-        states, transitions, depth = states + result.states, transitions + result.transitions, max(depth, result.depth)
-    print(f"{states:9} {transitions:12} {depth:6} {time.monotonic() - begin:6.1f}  in all; every invariant holds in every state")
-    return True
+    # each explored in a process of its own, so that what it has seen is given back with it
+    with multiprocessing.Pool(maxtasksperchild=1) as pool:
+        for scenario, result, seconds in pool.imap(_explored, scenarios, chunksize=1):
+            print(f"{result.states:9} {result.transitions:12} {result.depth:6} {seconds:6.1f}  {scenario.name}", flush=True)
+            if result.violation is not None:
+                print("\n" + story(scenario, handoff, handoff.Timing(**TIMING), result.trace, result.violation))
+                held = False
+                break
+            states, transitions, depth = states + result.states, transitions + result.transitions, max(depth, result.depth)
+    if held:
+        print(f"{states:9} {transitions:12} {depth:6} {time.monotonic() - begin:6.1f}  in all; every invariant holds in every state")
+    return held
+
+
+def _explored(scenario: Scenario) -> tuple[Scenario, Result, float]:
+    """With the seconds that it took."""
+    start = time.monotonic()
+    return scenario, explore(scenario, core.load()), time.monotonic() - start
 
 
 def run_mutants() -> bool:

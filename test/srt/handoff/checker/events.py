@@ -94,8 +94,8 @@ def _of_request(world: World, number: int, request) -> Iterator[Event]:
             yield ("D decodes on", number)
     if request.p and world.p_awake and request.p_kept:
         yield ("P steps", number)
-        if world.p(request).state == "bridging" and world.p(request).term == 1:
-            yield ("P computes prompts", number)
+        if world.scenario.prompts and world.p(request).state == "bridging" and world.p(request).term == 1:
+            yield ("P turns to prompts", number)
     if request.kv == KV_ACTIVE:
         yield ("KV arrives", number)
     elif request.kv in _DRAINED:
@@ -347,7 +347,7 @@ _DO: Dict[str, Callable] = {
     "D ticks": World.tick_d,
     "clock": _clock,
     "P steps": _on_request(schedulers.bridge_step),
-    "P computes prompts": _on_request(schedulers.stop_bridge),
+    "P turns to prompts": _on_request(schedulers.stop_bridge),
     "D looks": _d_looks,
     "round done": _on_request(schedulers.end_round),
     "D decodes on": _on_request(schedulers.decode_on),

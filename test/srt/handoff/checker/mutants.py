@@ -47,6 +47,7 @@ NONE = faults(number=0)
 # The answer can end on P, so an error needs a reason.
 P_CAN_FINISH = {"answer": 3, "budget": 4}
 TWO_ROUNDS = {"in_flight": 2, "seal_lag": 0, "limits": (1,)}
+PROMPTS = {"prompts": True}
 
 MUTANTS = (
     # ------------------------------------------------------------ who may generate
@@ -121,12 +122,12 @@ MUTANTS = (
     Mutant(
         "D waits for a P that has stopped of itself", ("TERMINATES",),
         on_d("return self.resume(now) if self._sealed_unasked and not self.kv_here else []", "return []"),
-        world=faults("KV fails") | P_CAN_FINISH,
+        world=faults("KV fails") | P_CAN_FINISH | PROMPTS,
     ),
     Mutant(
         "D takes a P that has stopped of itself for one that has ended", ("TERMINATES",),
         on_d(" and not self._sealed_unasked\n        return ended", "\n        return ended"),
-        world=faults("KV fails") | P_CAN_FINISH,
+        world=faults("KV fails") | P_CAN_FINISH | PROMPTS,
     ),
     Mutant(
         "D commits before the client has seen t1", ("ONCE",),

@@ -13,7 +13,7 @@ KV = ("under way", "given up", "failed", "here", "given up by P", "given up by P
 SENTENCES = {
     "to P": "P takes a message",
     "P steps": "P's scheduler runs a bridge step",
-    "P computes prompts": "P computes prompts next, and expects the KV to be gone when it has",
+    "P turns to prompts": "P computes prompts next, and expects the KV to be gone when it has",
     "round done": "the replay round's result is here",
     "D decodes on": "D decodes the rest of the answer itself",
     "D has waited for slots": "D has waited long enough for KV slots",

@@ -33,6 +33,7 @@ class Scenario:
         ahead: entries that P may still log when D asks it to stop; 0: it stops at once.
         limits: how many tokens a replay round may have, as D's pool allows.
         in_flight: replay rounds launched before the first one's result is there.
+        prompts: P may turn to other prompts at any time, and stop of itself before.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Scenario:
     ahead: int = 0
     rounds: int = 2
     in_flight: int = 1
+    prompts: bool = False
 
     def p_end(self, token: int) -> Optional[str]:
         """Why P's generation ends with ``token``; tokens are numbered as the answer is."""
@@ -78,7 +80,13 @@ FULL = (
     Scenario("sealed 2 ahead, two faults, but no stall and nothing late", budget=3, ahead=2, faults=2, kinds=QUICK),
     Scenario("two rounds in flight, one fault of any kind", in_flight=2, limits=(1,), rounds=3),
     Scenario("two rounds in flight, sealed 2 ahead, two faults, but no stall and nothing late", budget=3, in_flight=2, seal_lag=0, ahead=2, faults=2, kinds=QUICK, limits=(1,)),
+    Scenario("P turns to prompts, one fault of any kind", prompts=True),
+    Scenario("P turns to prompts, two faults, but no stall and nothing late", budget=2, faults=2, kinds=QUICK, prompts=True),
+    Scenario("P turns to prompts, sealed 1 ahead, one fault of any kind", budget=3, ahead=1, seal_lag=2, prompts=True),
+    Scenario("P turns to prompts, two rounds in flight, one fault of any kind", budget=3, in_flight=2, limits=(1,), prompts=True),
+    Scenario("P turns to prompts, only D sees the end, one fault of any kind", answer=3, p_sees=None, prompts=True),
     Scenario("P takes no part, two faults of any kind", accepts=False, faults=2),
+    Scenario("two requests, P turns to prompts, logs of 1, no fault", answer=2, budget=1, requests=2, faults=0, prompts=True),
     Scenario("two requests, logs of 2, no fault", answer=3, budget=2, requests=2, faults=0),
     Scenario("two requests, logs of 1, one fault", answer=2, budget=1, requests=2, kinds=SOME, limits=(9,)),
 )  # fmt: skip
@@ -95,6 +103,9 @@ BOUNDED = (
     Scenario("sealed 1 ahead, one fault, but no stall and nothing late", ahead=1, budget=3, seal_lag=2, kinds=QUICK),
     Scenario("sealed 2 ahead, no fault", ahead=2, faults=0),
     Scenario("two rounds in flight, one fault, but no stall and nothing late", in_flight=2, seal_lag=0, limits=(1,), kinds=QUICK),
+    Scenario("P turns to prompts, one fault, but no stall and nothing late", budget=3, kinds=QUICK, prompts=True),
+    Scenario("P turns to prompts, log of 2, one fault of any kind", budget=2, prompts=True),
+    Scenario("P turns to prompts, sealed 1 ahead, no fault", ahead=1, budget=3, seal_lag=2, faults=0, prompts=True),
     Scenario("P takes no part, two faults of any kind", accepts=False, faults=2),
     Scenario("two requests, logs of 1, no fault", answer=2, budget=1, requests=2, faults=0),
 )  # fmt: skip
