@@ -192,7 +192,7 @@ class SchedulerHandoffDecodeMixin(SchedulerHandoffReplayMixin):
                 session, machine.abort(self.handoff.now, AbortReason.CONFLICT)
             )
 
-    def handoff_outlives_failure(self: Scheduler, decode_req: DecodeRequest) -> bool:
+    def handoff_keeps_failed(self: Scheduler, decode_req: DecodeRequest) -> bool:
         """The transfer has failed, or the request was aborted. True: keep the request: P goes
         on and D relays, or a replay still writes its KV. False: upstream ends it."""
         session = decode_req.req.handoff

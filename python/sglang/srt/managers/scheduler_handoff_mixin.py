@@ -167,7 +167,10 @@ class SchedulerHandoffMixin(
     def process_handoff_result(
         self: Scheduler, batch: ScheduleBatch, result: GenerationBatchResult
     ) -> bool:
-        """Take the result of a bridge step (P) or a replay round (D). False: not one of these."""
+        """Take the result of a bridge step (P) or a replay round (D). False: not one of these.
+
+        Neither is a step of this worker's own kind, so they stay out of the batch statistics and
+        step counters, by which routers judge how fast it prefills or decodes."""
         prefill = self.disaggregation_mode == DisaggregationMode.PREFILL
         if not prefill and not self.is_replay_batch(batch):
             return False
@@ -181,4 +184,5 @@ class SchedulerHandoffMixin(
                 return False
             self.process_bridge_result(batch, result)
         self.maybe_send_health_check_signal()
+        self.metrics_reporter.update_device_timer()
         return True

@@ -65,12 +65,12 @@ class SchedulerHandoffPrefillMixin:
         self._result_at = 0.0
 
     # -------------------------------------------------------------- a request's way in
-    def keep_handoff_length(self: Scheduler, req: Req) -> None:
+    def save_handoff_max_new_tokens(self: Scheduler, req: Req) -> None:
         """Upstream sets max_new_tokens to 1 next; a requeued request keeps its first value."""
         if req.handoff_max_new_tokens is None:
             req.handoff_max_new_tokens = req.sampling_params.max_new_tokens
 
-    def greet_handoff_peer(self: Scheduler, req: Req) -> None:
+    def connect_handoff_peer(self: Scheduler, req: Req) -> None:
         """The transfer metadata is here: connect to D while the prompt is computed, so that t1
         does not wait for the handshake."""
         offer, _ = self._read_offer(req)

@@ -169,7 +169,7 @@ class SchedulerHandoffReplayMixin:
             self.note_handoff_state(session)
         self.handoff_metrics.replay_round(took)
 
-    def forget_replay_batch(self: Scheduler) -> None:
+    def drop_replay_batch(self: Scheduler) -> None:
         """A retracting pause is about to retract the last batch too if it is an EXTEND: on D a
         replay round, done by now, whose requests stay in the transfer queue."""
         if self.is_replay_batch(self.last_batch):

@@ -170,7 +170,7 @@ def _ordinary_path(request: Request) -> None:
 
 
 def _outlives_failure(world: World, request: Request) -> None:
-    """``handoff_outlives_failure``."""
+    """``handoff_keeps_failed``."""
     machine = world.d(request)
     if round_in_flight(request):
         return

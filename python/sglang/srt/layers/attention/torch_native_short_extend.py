@@ -1,4 +1,4 @@
-"""Attention of a few new tokens on top of a long prefix, by torch's own SDPA.
+"""Replay rounds of a decode worker with seamless handoff, in the torch_native backend.
 
 The torch_native backend's extend computes every row of the sequence, O(L^2) for a prefix
 of L tokens. A replay round has a few rows: this path computes just those, O(q * L).
@@ -6,10 +6,52 @@ of L tokens. A replay round has a few rows: this path computes just those, O(q *
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
+
+if TYPE_CHECKING:
+    from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
+    from sglang.srt.layers.radix_attention import RadixAttention
+    from sglang.srt.model_executor.forward_batch_info import ForwardBatch
+
+
+class TorchNativeShortExtend:
+    """Runs an extend with few rows and a long prefix; what it can't is the backend's."""
+
+    def __init__(self, backend: TorchNativeAttnBackend) -> None:
+        self._backend = backend
+
+    def forward(
+        self,
+        query: torch.Tensor,
+        output: torch.Tensor,
+        layer: RadixAttention,
+        forward_batch: ForwardBatch,
+    ) -> bool:
+        """Causal attention of ``layer`` into ``output``; False with a sliding window or an encoder.
+
+        Args:
+            query, output: [tokens, heads, head_dim]. The new tokens' KV is in the pool.
+        """
+        window = layer.sliding_window_size
+        if forward_batch.encoder_lens is not None or (window is not None and window >= 0):
+            return False
+        pool = self._backend.token_to_kv_pool
+        short_extend_sdpa(
+            query,
+            output,
+            pool.get_key_buffer(layer.layer_id),
+            pool.get_value_buffer(layer.layer_id),
+            self._backend.req_to_token_pool.req_to_token,
+            forward_batch.req_pool_indices,
+            forward_batch.seq_lens,
+            forward_batch.extend_seq_lens,
+            scaling=layer.scaling,
+            enable_gqa=layer.tp_q_head_num != layer.tp_k_head_num,
+        )
+        return True
 
 
 def short_extend_sdpa(
