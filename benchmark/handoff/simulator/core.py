@@ -19,7 +19,7 @@ def _load() -> ModuleType:
     stub = ModuleType(f"{_PACKAGE}.channel")
     stub.HandoffChannel = object
     sys.modules[stub.__name__] = stub
-    for name in ("log", "messages", "timing", "cost", "pace", "admission", "prefill_machine", "decode_machine", "sessions"):
+    for name in ("log", "messages", "timing", "cost", "pace", "admission", "worth", "prefill_machine", "decode_machine", "sessions"):
         setattr(package, name, importlib.import_module(f"{_PACKAGE}.{name}"))
     return package
 
@@ -34,4 +34,5 @@ Session, SessionTable = _core.sessions.Session, _core.sessions.SessionTable
 Timing = _core.timing.Timing
 SEAL_LAG, SealAhead = _core.pace.SEAL_LAG, _core.pace.SealAhead
 LateSeals, LinearCost = _core.pace.LateSeals, _core.cost.LinearCost
+ReplayWorth = _core.worth.ReplayWorth
 admission = _core.admission

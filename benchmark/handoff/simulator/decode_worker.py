@@ -19,6 +19,7 @@ from .core import (
     DecodeState,
     LateSeals,
     LinearCost,
+    ReplayWorth,
     SealAhead,
     Session,
     messages,
@@ -45,6 +46,7 @@ class DecodeWorker(Worker):
         self._round: Optional[List[Session]] = None
         self._round_began = (0, 0.0)  # tokens, when
         self._replay_cost, self._late_seals = LinearCost(), LateSeals()
+        self._worth = ReplayWorth(self._replay_cost)
         self._replayed_last = False
         self._full_until = 0.0
         self._pass_at: Optional[float] = None
@@ -108,7 +110,7 @@ class DecodeWorker(Worker):
         request.d_session = Session(request, machine, None)
         self.table.add(request.d_session)
         request.offer = self.channel.endpoint
-        request.worth = self._batch
+        request.worth = self._worth.tokens(self._batch)
 
     # ------------------------------------------------------------------ scheduler loop
     def wake(self) -> None:
@@ -158,6 +160,8 @@ class DecodeWorker(Worker):
             request.gap = first - request.last_at
             request.largest = max(request.largest, request.gap)
         self._fresh.clear()
+        self._worth.step_launched(self._steps, self._anchor, True)
+        self._worth.step_launched(self._steps + 1, self._anchor + self._step, False)
         self._steps += done
         self._anchor += done * self._step
         while self._running and self._running[0][0] <= self._steps:

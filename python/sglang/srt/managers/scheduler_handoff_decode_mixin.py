@@ -11,6 +11,7 @@ from sglang.srt.disaggregation.handoff.decode_machine import (
 )
 from sglang.srt.disaggregation.handoff.eligibility import request_misfit
 from sglang.srt.disaggregation.handoff.messages import (
+    MAX_COUNT,
     NONCE_BYTES,
     VERSION,
     AbortReason,
@@ -85,7 +86,7 @@ class SchedulerHandoffDecodeMixin(SchedulerHandoffReplayMixin):
                 VERSION,
                 machine.nonce,
                 self.handoff.channel.endpoint,
-                self.running_batch.batch_size(),
+                min(MAX_COUNT, self.replay_worth.tokens(self.running_batch.batch_size())),
             )
         )
 

@@ -173,6 +173,7 @@ class SchedulerHandoffMixin(
         step counters, by which routers judge how fast it prefills or decodes."""
         prefill = self.disaggregation_mode == DisaggregationMode.PREFILL
         if not prefill and not self.is_replay_batch(batch):
+            self.note_decode_step(batch)
             return False
         if result.copy_done is not None:
             result.copy_done.synchronize()

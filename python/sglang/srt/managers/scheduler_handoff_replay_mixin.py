@@ -18,6 +18,7 @@ from sglang.srt.disaggregation.handoff.pace import (
 )
 from sglang.srt.disaggregation.handoff.sessions import Session
 from sglang.srt.disaggregation.handoff.verify import Prediction
+from sglang.srt.disaggregation.handoff.worth import ReplayWorth
 from sglang.srt.disaggregation.utils import DisaggregationMode
 from sglang.srt.environ import envs
 from sglang.srt.managers.schedule_batch import ScheduleBatch
@@ -48,6 +49,7 @@ class SchedulerHandoffReplayMixin:
             raise ValueError(f"{setting.name} must be at least 1, got {setting.get()}")
         self._replayed_last = False
         self._replay_cost = StepCost() if self._replays_by_steps else LinearCost()
+        self.replay_worth = ReplayWorth(self._replay_cost)
         self._late_seals = LateSeals()
         # (tokens, when launched), seconds of rank 0's clock as all ranks have heard it.
         self._rounds_launched: Deque[Tuple[int, float]] = deque()
@@ -63,6 +65,13 @@ class SchedulerHandoffReplayMixin:
                 max_rounds_before_seal=MAX_STEPS_BEFORE_SEAL,
             )
         return dict(pace=SealAhead(SEAL_LAG, self._replay_cost, self._late_seals))
+
+    def note_decode_step(self: Scheduler, batch: ScheduleBatch) -> None:
+        """The result of a decode step is here."""
+        if batch.forward_mode.is_decode():
+            self.replay_worth.step_launched(
+                batch.forward_iter, batch.launch_ts, batch.after_idle_gap
+            )
 
     # ------------------------------------------------------------------------- a round
     def next_replay_batch(
