@@ -86,7 +86,7 @@ FULL = (
     Scenario("P turns to prompts, two rounds in flight, one fault of any kind", budget=3, in_flight=2, limits=(1,), prompts=True),
     Scenario("P turns to prompts, only D sees the end, one fault of any kind", answer=3, p_sees=None, prompts=True),
     Scenario("P takes no part, two faults of any kind", accepts=False, faults=2),
-    Scenario("two requests, P turns to prompts, logs of 1, no fault", answer=2, budget=1, requests=2, faults=0, prompts=True),
+    Scenario("two requests, P turns to prompts, logs of 2, no fault", answer=3, budget=2, requests=2, faults=0, prompts=True),
     Scenario("two requests, logs of 2, no fault", answer=3, budget=2, requests=2, faults=0),
     Scenario("two requests, logs of 1, one fault", answer=2, budget=1, requests=2, kinds=SOME, limits=(9,)),
 )  # fmt: skip
