@@ -34,6 +34,16 @@ class Request:
         return self.at[0] - self.sent_at
 
     @property
+    def ttft_parts(self) -> dict[str, float]:
+        """The TTFT in parts, in seconds: P from the request's receipt to t1; until D relays it, less what D and P did at
+        the same time; and all before and after, in router, tokenizer and HTTP. Empty where t1 wasn't relayed."""
+        at_ms = self.handoff.get("at_ms", {})
+        if "first_relay" not in at_ms or "arrived" not in at_ms:
+            return {}
+        on_p, on_d = self.handoff["prefill_ms"] / 1e3, (at_ms["first_relay"] - at_ms["arrived"]) / 1e3
+        return {"P, receipt to t1": on_p, "until D relays it": on_d - on_p, "outside the schedulers": self.ttft - on_d}
+
+    @property
     def gaps(self) -> list[float]:
         """Seconds between each token and the next."""
         return [b - a for a, b in itertools.pairwise(self.at)]

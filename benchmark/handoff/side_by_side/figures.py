@@ -35,6 +35,7 @@ class Figures:
         largest_gap_*: per request, between a token and the next.
         tokens_per_s: median over blocks.
         outcomes: requests by how their handoff ended.
+        ttft_parts: medians of `Request.ttft_parts`.
     """
 
     requests: int
@@ -51,6 +52,7 @@ class Figures:
     tokens_per_s: float
     tokens_bridged: float | None
     outcomes: dict
+    ttft_parts: dict
 
 
 def requests_of(blocks: Iterable[Block], arm: str) -> list[Request]:
@@ -66,6 +68,7 @@ def of_arm(blocks: Sequence[Block]) -> Figures:
     in_itls = [request.boundary_gap / request.itl for request in switched]
     largest = [max(request.gaps) * 1e3 for request in requests]
     itls = [gap * 1e3 for request in requests for gap in request.decode_gaps]
+    parts = [request.ttft_parts for request in requests if request.ttft_parts]
     bridged = [request.handoff["tokens_bridged"] for request in requests if "tokens_bridged" in request.handoff]
     return Figures(
         requests=len(requests),
@@ -82,4 +85,5 @@ def of_arm(blocks: Sequence[Block]) -> Figures:
         tokens_per_s=statistics.median(block.tokens_per_s for block in blocks),
         tokens_bridged=quantile(bridged, 0.5),
         outcomes=dict(Counter(r.handoff["outcome"] for r in requests if "outcome" in r.handoff)),
+        ttft_parts={name: quantile((each[name] * 1e3 for each in parts), 0.5) for name in (parts[0] if parts else ())},
     )

@@ -93,6 +93,10 @@ def table(result: dict) -> str:
         outcomes = ", ".join(f"{number} {outcome}" for outcome, number in found["outcomes"].items()) or "-"
         lines.append(f"| {arm} | {found['requests']} | " + " | ".join(cells) + f" | {outcomes} |")
     lines += ["", *(f"- {goal['text']}" for goal in result["goals"])]
+    for arm, found in result["arms"].items():
+        if found["ttft_parts"]:
+            parts = ", ".join(f"{name} {ms:,.1f}" for name, ms in found["ttft_parts"].items())
+            lines.append(f"- where the TTFT of {arm} goes, medians in ms: {parts}")
     lines.append(f"- answers that differ from the unified server's: {len(result['different'])}")
     return "\n".join(lines)
 

@@ -51,6 +51,14 @@ def test_no_quantile_of_nothing():
     assert quantile([], 0.5) is None
 
 
+def test_the_ttft_in_parts_is_the_ttft():
+    record = {"outcome": "committed", "boundary": 2, "prefill_ms": 60.0, "at_ms": {"arrived": -5.0, "opened": 70.0, "first_relay": 73.0}}
+    parts = Request(100.0, (100.1, 100.2, 100.3), (1, 2, 3), record).ttft_parts
+    assert parts == pytest.approx({"P, receipt to t1": 0.06, "until D relays it": 0.018, "outside the schedulers": 0.022})
+    assert sum(parts.values()) == pytest.approx(0.1)
+    assert request(0.1).ttft_parts == {} == switched(0.1, 0.1, boundary=2).ttft_parts
+
+
 def test_throughput_runs_from_the_first_request_to_the_last_token():
     block = Block(PD, (request(1.0, ttft=1.0, sent_at=10.0), request(1.0, ttft=2.0, sent_at=11.0)))
     assert block.tokens_per_s == pytest.approx(4 / 4.0)
