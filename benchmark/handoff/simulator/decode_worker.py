@@ -30,6 +30,7 @@ from .worker import Worker
 from .workload import HANDOFF, VOCABULARY, Request
 
 MAX_REPLAY_TOKENS = 2048
+DECODE_SHARE = 0.02  # the product's default
 
 
 class DecodeWorker(Worker):
@@ -46,7 +47,7 @@ class DecodeWorker(Worker):
         self._round: Optional[List[Session]] = None
         self._round_began = (0, 0.0)  # tokens, when
         self._replay_cost, self._late_seals = LinearCost(), LateSeals()
-        self._worth = ReplayWorth(self._replay_cost)
+        self._worth = ReplayWorth(self._replay_cost, DECODE_SHARE)
         self._replayed_last = False
         self._full_until = 0.0
         self._pass_at: Optional[float] = None
@@ -110,7 +111,7 @@ class DecodeWorker(Worker):
         request.d_session = Session(request, machine, None)
         self.table.add(request.d_session)
         request.offer = self.channel.endpoint
-        request.worth = self._worth.tokens(self._batch)
+        request.worth = self._worth.tokens(self.clock.now, self._batch)
 
     # ------------------------------------------------------------------ scheduler loop
     def wake(self) -> None:
@@ -295,6 +296,7 @@ class DecodeWorker(Worker):
         sessions, self._round = self._round, None
         tokens, began = self._round_began
         self._replay_cost.took(tokens, self.clock.now - began)
+        self._worth.round_took(self.clock.now, self.clock.now - began, self._batch)
         self._anchor = self.clock.now  # running requests stood still meanwhile
         for session in sessions:
             session.in_flight -= 1

@@ -17,7 +17,7 @@ COSTS = {"H20": H20_EAGER_16, "H200": H200_EAGER_16}
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmark.handoff.simulator.sweep", description=__doc__)
-    parser.add_argument("--requests", type=int, default=100, help="of one arm in one cell")
+    parser.add_argument("--requests", type=int, default=240, help="of one arm in one cell; with few, the end of a run is most of it")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("build/sweep"))
     args = parser.parse_args()

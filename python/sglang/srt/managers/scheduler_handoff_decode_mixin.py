@@ -81,12 +81,13 @@ class SchedulerHandoffDecodeMixin(SchedulerHandoffReplayMixin):
             session.verification = ReplayVerification()
         self.handoff.add(session)
         req.handoff = session
+        running = self.running_batch.batch_size()
         self._handoff_offers[req.bootstrap_room] = encode_offer(
             Offer(
                 VERSION,
                 machine.nonce,
                 self.handoff.channel.endpoint,
-                min(MAX_COUNT, self.replay_worth.tokens(self.running_batch.batch_size())),
+                min(MAX_COUNT, self.replay_worth.tokens(self.handoff.now, running)),
             )
         )
 

@@ -49,7 +49,9 @@ class SchedulerHandoffReplayMixin:
             raise ValueError(f"{setting.name} must be at least 1, got {setting.get()}")
         self._replayed_last = False
         self._replay_cost = StepCost() if self._replays_by_steps else LinearCost()
-        self.replay_worth = ReplayWorth(self._replay_cost)
+        self.replay_worth = ReplayWorth(
+            self._replay_cost, envs.SGLANG_DISAGGREGATION_HANDOFF_DECODE_SHARE.get()
+        )
         self._late_seals = LateSeals()
         # (tokens, when launched), seconds of rank 0's clock as all ranks have heard it.
         self._rounds_launched: Deque[Tuple[int, float]] = deque()
@@ -189,7 +191,9 @@ class SchedulerHandoffReplayMixin:
         now = self.handoff.now
         for tokens, launched in self._rounds_ended:
             # One launched behind another has waited for it.
-            self._replay_cost.took(tokens, now - max(launched, self._round_known_at))
+            seconds = now - max(launched, self._round_known_at)
+            self._replay_cost.took(tokens, seconds)
+            self.replay_worth.round_took(now, seconds, self.running_batch.batch_size())
             self._round_known_at = now
         self._rounds_ended.clear()
         self.handoff.clock_wanted = False
