@@ -12,6 +12,15 @@ import statistics
 from rig import client
 
 
+# What the client waits for at the switch, one after the other, and the milestone that ends it.
+GAP_PARTS = {
+    "until the KV is here": "kv_arrived",
+    "until P has stopped": "draining",
+    "until D has replayed": "committed",
+    "until D's own token": "first_own_token",
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class Request:
     """One answer.
@@ -59,6 +68,19 @@ class Request:
     def boundary_gap(self) -> float | None:
         """Seconds between the prefill worker's last token and the decode worker's first."""
         return None if self.boundary is None else self.gaps[self.boundary - 1]
+
+    @property
+    def gap_parts(self) -> dict[str, float]:
+        """The gap at the switch on D, from the last token relayed to the first of its own, in parts that follow each other,
+        in seconds. Empty where there was none."""
+        at_ms = self.handoff.get("at_ms", {})
+        if self.boundary is None or "first_own_token" not in at_ms:
+            return {}
+        parts, before = {}, at_ms["last_relay"]
+        for what, milestone in GAP_PARTS.items():
+            parts[what] = max(0.0, at_ms[milestone] - before) / 1e3
+            before = max(before, at_ms[milestone])
+        return parts
 
     @property
     def itl(self) -> float:

@@ -36,6 +36,7 @@ class Figures:
         tokens_per_s: median over blocks.
         outcomes: requests by how their handoff ended.
         ttft_parts: medians of `Request.ttft_parts`.
+        gap_parts: means of `Request.gap_parts` over the middle half of the gaps, and over the longest tenth.
     """
 
     requests: int
@@ -53,6 +54,7 @@ class Figures:
     tokens_bridged: float | None
     outcomes: dict
     ttft_parts: dict
+    gap_parts: dict
 
 
 def requests_of(blocks: Iterable[Block], arm: str) -> list[Request]:
@@ -69,6 +71,9 @@ def of_arm(blocks: Sequence[Block]) -> Figures:
     largest = [max(request.gaps) * 1e3 for request in requests]
     itls = [gap * 1e3 for request in requests for gap in request.decode_gaps]
     parts = [request.ttft_parts for request in requests if request.ttft_parts]
+    gap_parts = sorted((r.gap_parts for r in requests if r.gap_parts), key=lambda each: sum(each.values()))
+    quarter = len(gap_parts) // 4
+    middle, longest = gap_parts[quarter : len(gap_parts) - quarter], gap_parts[-max(1, len(gap_parts) // 10) :]
     bridged = [request.handoff["tokens_bridged"] for request in requests if "tokens_bridged" in request.handoff]
     return Figures(
         requests=len(requests),
@@ -86,4 +91,8 @@ def of_arm(blocks: Sequence[Block]) -> Figures:
         tokens_bridged=quantile(bridged, 0.5),
         outcomes=dict(Counter(r.handoff["outcome"] for r in requests if "outcome" in r.handoff)),
         ttft_parts={name: quantile((each[name] * 1e3 for each in parts), 0.5) for name in (parts[0] if parts else ())},
+        gap_parts={
+            name: [statistics.fmean(each[name] * 1e3 for each in some) for some in (middle, longest)]
+            for name in (gap_parts[0] if gap_parts else ())
+        },
     )

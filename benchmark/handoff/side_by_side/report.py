@@ -97,6 +97,9 @@ def table(result: dict) -> str:
         if found["ttft_parts"]:
             parts = ", ".join(f"{name} {ms:,.1f}" for name, ms in found["ttft_parts"].items())
             lines.append(f"- where the TTFT of {arm} goes, medians in ms: {parts}")
+        if found["gap_parts"]:
+            parts = ", ".join(f"{name} {middle:,.1f} / {tail:,.1f}" for name, (middle, tail) in found["gap_parts"].items())
+            lines.append(f"- where its gap at the switch goes, means of the middle half / longest tenth in ms: {parts}")
     lines.append(f"- answers that differ from the unified server's: {len(result['different'])}")
     return "\n".join(lines)
 

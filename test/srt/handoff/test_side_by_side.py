@@ -59,6 +59,23 @@ def test_the_ttft_in_parts_is_the_ttft():
     assert request(0.1).ttft_parts == {} == switched(0.1, 0.1, boundary=2).ttft_parts
 
 
+@pytest.mark.parametrize(
+    "at_ms, parts",
+    [
+        ({"kv_arrived": 5, "draining": 10, "committed": 12, "first_own_token": 22}, [0, 0, 2, 10]),
+        ({"kv_arrived": 30, "draining": 20, "committed": 44, "first_own_token": 51}, [20, 0, 14, 7]),
+        ({"kv_arrived": 4, "draining": 60, "committed": 60, "first_own_token": 70}, [0, 50, 0, 10]),
+    ],
+    ids=["all before it", "the KV is late", "P is late"],
+)
+def test_the_gap_in_parts_is_the_gap(at_ms, parts):
+    record = {"outcome": "committed", "boundary": 2, "at_ms": {"last_relay": 10, **at_ms}}
+    found = Request(100.0, (100.1, 100.2, 100.3), (1, 2, 3), record).gap_parts
+    assert list(found.values()) == pytest.approx([ms / 1e3 for ms in parts])
+    assert sum(found.values()) == pytest.approx((at_ms["first_own_token"] - 10) / 1e3)
+    assert Request(100.0, (100.1, 100.2), (1, 2), record).gap_parts == {}, "the answer ended at the switch"
+
+
 def test_throughput_runs_from_the_first_request_to_the_last_token():
     block = Block(PD, (request(1.0, ttft=1.0, sent_at=10.0), request(1.0, ttft=2.0, sent_at=11.0)))
     assert block.tokens_per_s == pytest.approx(4 / 4.0)
