@@ -20,7 +20,7 @@ def run(monkeypatch, folder, *arguments):
 
 
 def test_a_short_run_through_every_router_is_whole(tmp_path, monkeypatch):
-    arguments = ["--arms", "unified", "handoff", "--routers", *servers.ROUTERS, "--size", 0.4, "--rate", 3]
+    arguments = ["--arms", "unified", "handoff", "--routers", *servers.ROUTERS, "--size", 0.3, "--rate", 6, "--link-mbit", 160]
     result, rows = run(monkeypatch, tmp_path, *arguments)
     closed = "expected: closed loop, 1 at once"
     assert {router for case, arm, router in rows if (case, arm) == (closed, "PD + handoff")} == set(servers.ROUTERS)
