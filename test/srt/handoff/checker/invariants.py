@@ -79,5 +79,5 @@ def _may_fail(world: World, request: Request) -> bool:
     if not request.shown:
         return bool(request.kv_cut)  # nothing was handed over: an error as without a handoff
     d = world.d(request)
-    p_could_go_on = world.blame < 2 and world.scenario.budget >= world.scenario.answer and not (d is not None and d.alone)
+    p_could_go_on = world.blame < 2 and world.scenario.p_can_finish and not (d is not None and d.alone)
     return bool(request.kv_cut or request.given_up) and not p_could_go_on

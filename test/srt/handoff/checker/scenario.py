@@ -53,6 +53,12 @@ class Scenario:
     in_flight: int = 1
     prompts: bool = False
 
+    @property
+    def p_can_finish(self) -> bool:
+        """P may log the whole answer: neither its budget nor its rules end it sooner."""
+        ends_early = self.p_sees is not None and (self.p_sees_at or self.answer) < self.answer
+        return self.budget >= self.answer and not ends_early
+
     def p_end(self, token: int) -> Optional[str]:
         """Why P's generation ends with ``token``; tokens are numbered as the answer is."""
         return self.p_sees if self.p_sees is not None and token >= (self.p_sees_at or self.answer) else None
@@ -72,7 +78,7 @@ FULL = (
     Scenario("P can finish the answer, two faults, but no stall and nothing late", answer=3, faults=2, kinds=QUICK),
     Scenario("P can finish a short answer, two faults of any kind", answer=2, budget=2, faults=2),
     Scenario("only D sees the end, one fault of any kind", answer=3, p_sees=None),
-    Scenario("only P sees an end, one fault of any kind", p_sees_at=2),
+    Scenario("only P sees an end, one fault of any kind", answer=3, p_sees_at=2),
     Scenario("P's end is the length, two faults, but no stall and nothing late", answer=3, budget=3, p_sees="LENGTH", faults=2, kinds=QUICK),
     Scenario("the first token ends the answer, two faults of any kind", answer=1, budget=1, faults=2),
     Scenario("without overlap, one fault of any kind", budget=3, overlap=False),
@@ -98,7 +104,7 @@ BOUNDED = (
     Scenario("P can finish the answer, one fault, but no stall and nothing late", answer=3, kinds=QUICK),
     Scenario("P can finish a short answer, one fault of any kind", answer=2, budget=2),
     Scenario("only D sees the end, one fault, but no stall and nothing late", answer=2, budget=3, p_sees=None, kinds=QUICK),
-    Scenario("only P sees an end, one fault, but no stall and nothing late", p_sees_at=2, kinds=QUICK),
+    Scenario("only P sees an end, one fault, but no stall and nothing late", answer=3, p_sees_at=2, kinds=QUICK),
     Scenario("the first token ends the answer, one fault of any kind", answer=1, budget=1),
     Scenario("sealed 1 ahead, one fault, but no stall and nothing late", ahead=1, budget=3, seal_lag=2, kinds=QUICK),
     Scenario("sealed 2 ahead, no fault", ahead=2, faults=0),
