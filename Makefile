@@ -7,7 +7,7 @@ REQUIREMENTS := $(VENV)/requirements-$(shell sha256sum cpu/requirements.txt | cu
 FORK := $(VENV)/fork-installed
 MODELS := $(addprefix build/models/,tiny-qwen3-float32 tiny-qwen3-bfloat16 smollm2-135m-instruct)
 
-.PHONY: setup system tree patches models test demo check-protocol simulate sweep soak side-by-side benchmark pr rebase clean
+.PHONY: setup system tree patches models test demo pair check-protocol simulate sweep soak side-by-side benchmark pr rebase clean
 .DELETE_ON_ERROR:
 
 setup: system tree models
@@ -59,6 +59,10 @@ test: setup
 
 demo: setup
 	$(BIN)/python -m demo
+
+# a pair with the handoff, kept up to try things by hand: make pair ARGS=--off for one without
+pair: setup
+	$(BIN)/python -m rig $(ARGS)
 
 # neither this nor the next needs SGLang or torch. All interleavings, then the mutants: about twenty minutes
 check-protocol: $(REQUIREMENTS)

@@ -4,5 +4,5 @@
     with stack.pair() as pair:
         answer = client.generate(pair.url, [5, 6, 7], max_new_tokens=8)
 
-One job per file: ports, process, network, hold, servers, stack, client, idle.
+`python -m rig` keeps a pair up. One job per file: ports, process, network, hold, servers, stack, client, idle.
 """
