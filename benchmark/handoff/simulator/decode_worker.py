@@ -111,7 +111,8 @@ class DecodeWorker(Worker):
         request.d_session = Session(request, machine, None)
         self.table.add(request.d_session)
         request.offer = self.channel.endpoint
-        request.worth = self._worth.tokens(self.clock.now, self._batch)
+        spare = 2 * self.slots.free >= self.slots.size and 2 * self._batch <= self.world.max_running
+        request.worth = self._worth.tokens(self.clock.now, self._batch, spare)
 
     # ------------------------------------------------------------------ scheduler loop
     def wake(self) -> None:

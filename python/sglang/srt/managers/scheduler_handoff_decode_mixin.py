@@ -81,15 +81,20 @@ class SchedulerHandoffDecodeMixin(SchedulerHandoffReplayMixin):
             session.verification = ReplayVerification()
         self.handoff.add(session)
         req.handoff = session
-        running = self.running_batch.batch_size()
         self._handoff_offers[req.bootstrap_room] = encode_offer(
             Offer(
                 VERSION,
                 machine.nonce,
                 self.handoff.channel.endpoint,
-                min(MAX_COUNT, self.replay_worth.tokens(self.handoff.now, running)),
+                min(MAX_COUNT, self._tokens_to_pay_for_replay()),
             )
         )
+
+    def _tokens_to_pay_for_replay(self: Scheduler) -> int:
+        running, pool = self.running_batch.batch_size(), self.token_to_kv_pool_allocator
+        half_free = 2 * pool.available_size() >= pool.size
+        spare = half_free and 2 * running <= self.max_running_requests
+        return self.replay_worth.tokens(self.handoff.now, running, spare)
 
     def _take_ordinary_path(self: Scheduler, req: Req, reason: str) -> None:
         req.time_stats.handoff = RequestRecord(ORDINARY, reason)

@@ -1,7 +1,7 @@
 """What a replay costs the running requests of D, in tokens: a bridge that gives fewer does not pay.
 
-As long as replays take little of D's time nobody has to pay: a round delays a running request by less than the gap
-that the bridge keeps from its own. Beyond that they would slow down all that runs.
+On a D with room to spare nobody has to pay as long as replays take little of its time: a round delays a running request
+by less than the gap that the bridge keeps from its own. On a full one whatever runs longer lets others wait.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class ReplayWorth:
         """
         Args:
             rounds: what a replay round takes, as D learns it.
-            share: of D's time that rounds may take for nothing, 0 to 1.
+            share: of D's time that rounds may take for nothing while D has room to spare, 0 to 1.
 
         Raises:
             ValueError: ``share`` is out of range.
@@ -48,11 +48,12 @@ class ReplayWorth:
         if running:
             self._credit = max(-MOST_CREDIT, self._credit - seconds)
 
-    def tokens(self, now: float, running: int) -> int:
-        """That a bridge must give beside ``running`` requests: for a shortest round, a step each where nothing is known."""
+    def tokens(self, now: float, running: int, spare: bool) -> int:
+        """That a bridge must give beside ``running`` requests, on a D with room to ``spare`` or not: for a shortest round, a
+        step each where nothing is known."""
         self._earn(now)
         took, step = self._rounds.seconds(1), self._steps.seconds(1)
-        if self._credit > 0 and self._credit >= (took or 0.0):
+        if spare and self._credit > 0 and self._credit >= (took or 0.0):
             return 0
         return ceil(running * max(1.0, took / step)) if took and step else running
 
