@@ -63,6 +63,18 @@ def test_the_next_one_begins_when_one_has_ended():
     assert link.remaining(NOW + 0.2, 1) == pytest.approx(0.4)
 
 
+def test_a_transfer_does_not_begin_before_it_was_queued():
+    """Each is queued at the end of a forward of 3 s, just before P sees that the last one is over. The link was idle
+    most of that time, and a look right after finds the new one under way."""
+    link = transfers(100)
+    for number in range(1, 20):
+        now = NOW + 3 * number
+        link.begins(now, number, 100)
+        link.ends(now, number - 1, True)
+        assert link.remaining(now, number) == pytest.approx(0.2)
+        link.goes_on(now + 0.01, number)
+
+
 def test_an_end_seen_late_teaches_nothing_and_the_next_one_has_begun_meanwhile():
     """P was in a forward of 3 s; the transfer of 0.2 s ended in it, and so did most of the next one's."""
     link = transfers(100, 200, 100)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Hashable, Optional
+from typing import Hashable, Optional, Tuple
 
 from .cost import LinearCost, StepCost
 
@@ -55,7 +55,7 @@ class Transfers:
 
     def __init__(self) -> None:
         self._cost = LinearCost()
-        self._queue: OrderedDict[Hashable, int] = OrderedDict()  # tokens
+        self._queue: OrderedDict[Hashable, Tuple[int, float]] = OrderedDict()  # tokens, when queued
         self._since = 0.0  # the first of the queue is under way
         self._looked_at = 0.0  # and was so at the last look
 
@@ -63,7 +63,7 @@ class Transfers:
         """The rest of a request's KV, ``tokens`` long, is queued."""
         if not self._queue:
             self._since = now
-        self._queue[key] = tokens
+        self._queue[key] = tokens, now
 
     def goes_on(self, now: float, key: Hashable) -> None:
         """A look has found it under way, or queued."""
@@ -72,9 +72,9 @@ class Transfers:
 
     def ends(self, now: float, key: Hashable, sent: bool) -> None:
         """A look has found it gone, or failed, which teaches nothing."""
-        tokens = self._queue.pop(key, None)
-        if tokens is None:
+        if key not in self._queue:
             return
+        tokens, _ = self._queue.pop(key)
         if not sent:
             self._since = now
             return
@@ -88,11 +88,15 @@ class Transfers:
             taken = least if expected is None else min(max(expected, least), most)
             self._cost.took(tokens, taken)
         self._since += taken
+        if self._queue:
+            # The link was idle until the next was queued, which may be before this end was seen.
+            _, queued_at = next(iter(self._queue.values()))
+            self._since = max(self._since, queued_at)
 
     def remaining(self, now: float, key: Hashable) -> Optional[float]:
         """Seconds until ``key``'s has gone; None if nothing is known of it, or no more."""
         ahead = 0.0
-        for other, tokens in self._queue.items():
+        for other, (tokens, _) in self._queue.items():
             seconds = self._cost.seconds(tokens)
             if seconds is None:
                 return None
