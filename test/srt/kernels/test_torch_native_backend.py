@@ -11,26 +11,12 @@ from sglang.srt.layers.radix_attention import RadixAttention
 from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 from sglang.test.ci.ci_register import register_cpu_ci
 
+from one_layer_pool import OneLayerPool
+
 register_cpu_ci(est_time=5, suite="stage-b-test-cpu")
 
 HEADS, KV_HEADS, DIM, SLOTS = 4, 2, 16, 512
 EXTENDS = [(40, 3), (0, 2), (130, 1), (7, 30)]  # prefix and new tokens of each request
-
-
-class Pool:
-    """The KV of one layer; slots of nobody hold NaN."""
-
-    def __init__(self):
-        self.k, self.v = (torch.full((SLOTS, KV_HEADS, DIM), float("nan")) for _ in range(2))
-
-    def get_key_buffer(self, layer_id):
-        return self.k
-
-    def get_value_buffer(self, layer_id):
-        return self.v
-
-    def set_kv_buffer(self, layer, loc_info, k, v):
-        self.k[loc_info.loc], self.v[loc_info.loc] = k.view(-1, KV_HEADS, DIM), v.view(-1, KV_HEADS, DIM)
 
 
 def options(monkeypatch, flag, role):
@@ -49,10 +35,10 @@ def backend(monkeypatch):
 def made_backend():
     torch.manual_seed(0)
     rows = ReqToTokenPool(8, 256, "cpu", False)
-    return TorchNativeAttnBackend(SimpleNamespace(device="cpu", req_to_token_pool=rows, token_to_kv_pool=Pool()))
+    return TorchNativeAttnBackend(SimpleNamespace(device="cpu", req_to_token_pool=rows, token_to_kv_pool=OneLayerPool(SLOTS, KV_HEADS, DIM, "cpu")))
 
 
-def forward(backend, layer=None, encoder_lens=None):
+def forward(backend, layer=None):
     """The output of one forward over EXTENDS, and how often the short extend took it."""
     slots, new_slots, pool = torch.randperm(SLOTS - 1) + 1, [], backend.token_to_kv_pool
     for row, (prefix, new) in enumerate(EXTENDS, 1):
@@ -65,7 +51,7 @@ def forward(backend, layer=None, encoder_lens=None):
     prefixes, news = (torch.tensor(column) for column in zip(*EXTENDS))
     batch = SimpleNamespace(
         req_pool_indices=torch.arange(1, len(EXTENDS) + 1), seq_lens=prefixes + news, extend_prefix_lens=prefixes,
-        extend_seq_lens=news, out_cache_loc=torch.cat(new_slots).long(), encoder_lens=encoder_lens,
+        extend_seq_lens=news, out_cache_loc=torch.cat(new_slots).long(), encoder_lens=None,
     )  # fmt: skip
     layer = layer or RadixAttention(HEADS, DIM, DIM**-0.5, KV_HEADS, layer_id=0)
     taken, short = [], backend.short_extend

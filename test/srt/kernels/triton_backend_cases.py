@@ -24,25 +24,11 @@ from sglang.srt.mem_cache.kv_loc_plan import KVLocPlan
 from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
+from one_layer_pool import OneLayerPool
+
 DEVICE = "cuda" if GPU else "cpu"
 HEADS, KV_HEADS, DIM, SLOTS = 4, 2, 64, 512
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
-
-
-class Pool:
-    """The KV of one layer; slots of nobody hold NaN."""
-
-    def __init__(self):
-        self.k, self.v = (torch.full((SLOTS, KV_HEADS, DIM), float("nan"), device=DEVICE) for _ in range(2))
-
-    def get_key_buffer(self, layer_id):
-        return self.k
-
-    def get_value_buffer(self, layer_id):
-        return self.v
-
-    def set_kv_buffer(self, layer, loc_info, k, v):
-        self.k[loc_info.loc], self.v[loc_info.loc] = k.view(-1, KV_HEADS, DIM), v.view(-1, KV_HEADS, DIM)
 
 
 class Round:
@@ -50,7 +36,7 @@ class Round:
 
     def __init__(self, *extends, seed=0):
         torch.manual_seed(seed)
-        self.pool, rows = Pool(), ReqToTokenPool(8, 256, DEVICE, False)
+        self.pool, rows = OneLayerPool(SLOTS, KV_HEADS, DIM, DEVICE), ReqToTokenPool(8, 256, DEVICE, False)
         slots = torch.randperm(SLOTS - 1, device=DEVICE) + 1
         lens, new_slots = [prefix + new for prefix, new in extends], []
         for row, (prefix, new) in enumerate(extends, 1):
