@@ -7,6 +7,7 @@ class OneLayerPool:
     """``k``, ``v``: [slots, kv_heads, head_dim]. Slots of nobody hold NaN."""
 
     def __init__(self, slots: int, kv_heads: int, head_dim: int, device: str):
+        self.size = slots
         self.k, self.v = (torch.full((slots, kv_heads, head_dim), float("nan"), device=device) for _ in range(2))
 
     def get_key_buffer(self, layer_id):

@@ -244,6 +244,12 @@ def test_bits_do_not_depend_on_the_maxima(small_chunks, dtype):
     assert torch.equal(case.run(max_len_extend=20, max_len_kv=5000), case.run())
 
 
+def test_many_requests_of_many_lengths(small_chunks):
+    """More tiles than requests, and more requests than a power of two."""
+    case = batch([(3 * n % 70, 1 + 7 * n % 19) for n in range(37)], 3, 1)
+    assert_close(case.run(), case.expected(), F32)
+
+
 def test_bits_do_not_depend_on_the_maxima_at_the_real_chunk_length():
     case = batch([(1100, 1)], 1, 1, dtype=F16)
     assert torch.equal(case.run(max_len_extend=2, max_len_kv=131072), case.run())
@@ -252,14 +258,19 @@ def test_bits_do_not_depend_on_the_maxima_at_the_real_chunk_length():
 # The contract around the arithmetic.
 
 
-def test_padding_requests_and_rows_stay_untouched(small_chunks):
+def test_padding_requests_have_no_rows_and_rows_of_nobody_are_zero(small_chunks):
     case = batch([(150, 6), (0, 3)])
     expected = case.expected()
     case.q = torch.cat([case.q, torch.full_like(case.q[:5], NAN)])
     case.extends, case.slots = [*case.extends, (0, 0), (0, 0)], [*case.slots, case.slots[0][:0], case.slots[0][:0]]
     got = case.run()
     assert_close(got[:9], expected, F32)
-    assert (got[9:] == 7.0).all()
+    assert (got[9:] == 0.0).all()
+
+
+def test_requests_without_new_tokens_lie_anywhere(small_chunks):
+    case = batch([(0, 0), (150, 6), (70, 0), (0, 0), (0, 3), (5, 0)])
+    assert_close(case.run(), case.expected(), F32)
 
 
 def test_larger_scratch_of_other_batches_is_used(small_chunks):

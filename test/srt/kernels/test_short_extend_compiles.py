@@ -23,15 +23,15 @@ SHARED_LIMIT = 99 * 1024  # of a block on sm_86 and sm_89, the smallest
 E4M3 = torch.float8_e4m3fn
 
 
-def launches(dtype, dim, len_extend, *, kv_dtype=None, max_len_kv=32768, heads=32, kv_heads=8, logit_cap=0.0):
+def launches(dtype, dim, tokens, *, longest=None, kv_dtype=None, max_len_kv=32768, heads=32, kv_heads=8, logit_cap=0.0, requests=8):
     """The chunk launch and the reduce launch of a call. Shapes and types count, values are not read."""
-    q = torch.empty(len_extend, heads, dim, dtype=dtype, device="meta")
+    q = torch.empty(tokens, heads, dim, dtype=dtype, device="meta")
     kv = torch.empty(1024, kv_heads, dim, dtype=kv_dtype or dtype, device="meta")
-    indptr = torch.empty(2, dtype=torch.int32, device="meta")
+    indptr = torch.empty(requests + 1, dtype=torch.int32, device="meta")
     indices = torch.empty(1024, dtype=torch.int64, device="meta")
     with recorded(short, "_attend_chunk_kernel", "_reduce_chunks_kernel") as found:
         short.short_extend_attention_fwd(
-            *(q, torch.empty_like(q), kv, kv, 0.5, 0.5, indptr, indptr, indices, len_extend, max_len_kv),
+            *(q, torch.empty_like(q), kv, kv, 0.5, 0.5, indptr, indptr, indices, longest or tokens, max_len_kv),
             logit_cap=logit_cap,
         )
     return found
@@ -80,7 +80,7 @@ def test_no_tile_spills_and_all_tiles_of_a_shape_are_alike(arch, size, padded):
     ids=str,
 )
 def test_other_cases_do_not_spill(arch, what):
-    check(arch, str(what), launches(len_extend=8, **what)[0])
+    check(arch, str(what), launches(tokens=8, **what)[0])
 
 
 @pytest.mark.parametrize("arch, dim", [(80, 128), (90, 256), (100, 64)])
@@ -94,8 +94,24 @@ def test_the_reduce_does_not_spill_and_adds_alike_whatever_the_maximum(arch, dim
     assert seen[0] == seen[1] != set()
 
 
-def test_grids_come_from_shapes_and_maxima():
+@pytest.mark.parametrize("arch, dtype", [(80, torch.bfloat16), (90, torch.bfloat16), (100, torch.bfloat16), (90, torch.float32)])
+def test_the_number_of_requests_changes_no_tile(arch, dtype):
+    """A token's bits must not depend on it; only the one-dimensional list of requests grows with it."""
+    for kernel in (0, 1):
+        seen = set()
+        for requests in (1, 8, 300):
+            compiled = check(arch, f"{dtype}, {requests} requests", launches(dtype, 128, 8, requests=requests)[kernel])
+            tiles = frozenset(layout for layout in compiled.other_layouts if re.search(r"order = \[\d, \d\]", layout))
+            seen.add((compiled.mma, compiled.mma_layouts, tiles))
+        assert len(seen) == 1
+
+
+@pytest.mark.parametrize(
+    "tokens, longest, requests, tiles",
+    [(8, 8, 1, 1), (64, 64, 1, 8), (64, 64, 8, 15), (32, 8, 4, 4), (8, 8, 8, 8), (40, 33, 8, 12)],
+)
+def test_grids_come_from_shapes_and_maxima(tokens, longest, requests, tiles):
     """And nothing reads a value on the device: tensors here are of the meta device and have none."""
-    chunk, reduce = launches(torch.bfloat16, 128, 8, max_len_kv=32768)
-    assert chunk.grid == (8, short.num_kv_chunks(32768), 1)
-    assert reduce.grid == (8, 32, 1)
+    chunk, reduce = launches(torch.bfloat16, 128, tokens, longest=longest, max_len_kv=32768, requests=requests)
+    assert chunk.grid == (tiles * 8, short.num_kv_chunks(32768))
+    assert reduce.grid == (tokens, 32)

@@ -59,7 +59,7 @@ class Round:
             extend_prefix_lens=numbers([prefix for prefix, _ in extends]), extend_prefix_lens_cpu=[prefix for prefix, _ in extends],
             extend_seq_lens=numbers([new for _, new in extends]), extend_seq_lens_cpu=[new for _, new in extends],
             out_cache_loc=torch.cat(new_slots).long(), out_cache_loc_is_physical=True,
-            mha_one_shot=False, attn_attend_prefix_cache=False,
+            mha_one_shot=False, attn_attend_prefix_cache=False, full_prefill_cuda_graph_capture=False,
         )  # fmt: skip
         self.batch.kv_loc_plan = KVLocPlan(
             source=self.backend.kv_index_translator, req_pool_indices=self.batch.req_pool_indices,
@@ -144,7 +144,7 @@ def test_what_the_kernel_does_not_do_is_left_to_the_backend(calls, what):
     one = Round((40, 3))
     vars(one.layer).update(what)
     if "sliding_window_size" in what:
-        assert not triton_short_extend.TritonShortExtend(one.backend).forward(one.q, one.q.clone(), one.layer, one.batch, 0.0)
+        assert not triton_short_extend.TritonShortExtend(one.backend).forward(one.q, one.q.clone(), one.layer, one.batch, 0.0, plain=True)
     else:
         one.forward(True)
     assert not calls

@@ -64,7 +64,7 @@ _TILES = {
     (2, 64): Tiles((16, 32), 64, 4, 5),
     (2, 128): Tiles((16, 32), 32, 4, 5),
     (2, 256): Tiles((16, 32), 32, 4, 5),
-    (4, 64): Tiles((16,), 32, 4, 3),
+    (4, 64): Tiles((16,), 16, 4, 3),
     (4, 128): Tiles((16,), 16, 4, 3),
     (4, 256): Tiles((16,), 16, 4, 3),
 }
@@ -79,6 +79,28 @@ def _chunk_start(chunk, FIRST_CHUNK: tl.constexpr, PER_LENGTH: tl.constexpr):
 
 
 @triton.jit
+def _request_of(
+    item,
+    qo_indptr,
+    num_requests,
+    GROUP: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_REQUESTS: tl.constexpr,
+):
+    """Of an item in the list of all requests' tiles: whose it is, and which of its tiles.
+
+    Past the end of the list the request is ``num_requests`` or more.
+    """
+    requests = tl.arange(0, BLOCK_REQUESTS)
+    is_request = requests < num_requests
+    begin = tl.load(qo_indptr + requests, mask=is_request, other=0)
+    end = tl.load(qo_indptr + requests + 1, mask=is_request, other=0)
+    tiles = (((end - begin) * GROUP + BLOCK_M - 1) // BLOCK_M).to(tl.int32)
+    request = tl.sum((tl.cumsum(tiles, 0) <= item).to(tl.int32), 0)
+    return request, item - tl.sum(tl.where(requests < request, tiles, 0), 0)
+
+
+@triton.jit
 def _attend_chunk_kernel(
     Q,
     K_Buffer,
@@ -89,6 +111,7 @@ def _attend_chunk_kernel(
     Partial_Out,
     Partial_Lse,
     qk_scale,
+    num_requests,
     stride_q_token,
     stride_q_head,
     stride_k_slot,
@@ -109,21 +132,23 @@ def _attend_chunk_kernel(
     BLOCK_DIM_V: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    BLOCK_REQUESTS: tl.constexpr,
     FIRST_CHUNK: tl.constexpr,
     PER_LENGTH: tl.constexpr,
     INPUT_PRECISION: tl.constexpr,
 ):
     tl.static_assert(FIRST_CHUNK % BLOCK_N == 0, "tiles must begin where chunks do")
     # the heads and tiles that share KV run side by side; the longest chunks start first
-    tile_m = tl.program_id(0) // NUM_KV_HEADS
+    request, tile_m = _request_of(
+        tl.program_id(0) // NUM_KV_HEADS, qo_indptr, num_requests, GROUP, BLOCK_M, BLOCK_REQUESTS
+    )
     kv_head = tl.program_id(0) % NUM_KV_HEADS
     chunk = tl.num_programs(1) - 1 - tl.program_id(1)
-    request = tl.program_id(2)
+    if request >= num_requests:
+        return
 
     q_begin = tl.load(qo_indptr + request)
     q_len = tl.load(qo_indptr + request + 1) - q_begin
-    if tile_m * BLOCK_M >= q_len * GROUP:
-        return
     kv_begin = tl.load(kv_indptr + request)
     kv_len = tl.load(kv_indptr + request + 1) - kv_begin
     prefix_len = kv_len - q_len
@@ -217,6 +242,7 @@ def _reduce_chunks_kernel(
     kv_indptr,
     v_scale,
     max_chunks,
+    num_requests,
     stride_po_token,
     stride_po_head,
     stride_po_chunk,
@@ -227,24 +253,25 @@ def _reduce_chunks_kernel(
     DIM_V: tl.constexpr,
     BLOCK_DIM_V: tl.constexpr,
     BLOCK_CHUNKS: tl.constexpr,
+    BLOCK_REQUESTS: tl.constexpr,
     REDUCE_CHUNKS: tl.constexpr,
     FIRST_CHUNK: tl.constexpr,
     PER_LENGTH: tl.constexpr,
 ):
-    token = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
-    request = tl.program_id(2)
-    q_begin = tl.load(qo_indptr + request)
-    q_len = tl.load(qo_indptr + request + 1) - q_begin
-    if token >= q_len:
-        return
-    kv_len = tl.load(kv_indptr + request + 1) - tl.load(kv_indptr + request)
-    position = kv_len - q_len + token
-    row = (q_begin + token).to(tl.int64)
+    request, token = _request_of(tl.program_id(0), qo_indptr, num_requests, 1, 1, BLOCK_REQUESTS)
 
     dim = tl.arange(0, BLOCK_DIM_V)
     is_dim = dim < DIM_V
     out = Out + row * stride_o_token + head * stride_o_head + dim
+    if request >= num_requests:
+        zero = tl.zeros([BLOCK_DIM_V], tl.float32)
+        tl.store(out, zero.to(Out.dtype.element_ty), mask=is_dim)
+        return
+    q_len = tl.load(qo_indptr + request + 1) - tl.load(qo_indptr + request)
+    kv_len = tl.load(kv_indptr + request + 1) - tl.load(kv_indptr + request)
+    position = kv_len - q_len + token
     if position >= _chunk_start(max_chunks, FIRST_CHUNK, PER_LENGTH):
         # longer than the caller said: a visible error, and no read beyond the scratch
         nan = tl.full([BLOCK_DIM_V], float("nan"), tl.float32)
@@ -365,18 +392,18 @@ def short_extend_attention_fwd(
 
     The new tokens' KV must already be in the pool. The launches depend on shapes and on the
     two maxima alone, so the call can be captured in a CUDA graph, with ``scratch`` given;
-    requests of no new tokens (``qo_indptr`` repeated) are padding and cost an empty program.
+    requests of no new tokens (``qo_indptr`` repeated) and rows after the last are padding.
 
     Args:
         q: [tokens, heads, qk_head_dim], bf16, fp16 or fp32, the requests one after the other.
-        o: [tokens, heads, v_head_dim]. Rows that ``qo_indptr`` does not cover stay as they are.
+        o: [tokens, heads, v_head_dim]. Rows that ``qo_indptr`` does not cover become zero.
         k_buffer, v_buffer: [slots, kv_heads, head_dim], of q's dtype or fp8. fp8 values are
             widened to q's dtype (exact) before the products.
         k_scale, v_scale: what the pool's values are to be multiplied by; 1.0 without fp8.
         qo_indptr: [requests + 1], a request's first row in q.
         kv_indptr: [requests + 1], a request's first entry in kv_indices.
         kv_indices: slots of prefix and new tokens, in the order of positions.
-        max_len_extend: most new tokens that a request may have; rows beyond it stay unwritten.
+        max_len_extend: most new tokens that a request may have; rows of a longer one are left out.
         max_len_kv: most tokens of KV (prefix and new) that a request may have; the rows of a
             longer one become NaN.
         sm_scale: 1 / sqrt(qk_head_dim) by default.
@@ -424,12 +451,18 @@ def short_extend_attention_fwd(
     tiles = _tiles(q, v_buffer)
     rows = max_len_extend * group
     block_m = next((m for m in tiles.block_m if rows <= m), tiles.block_m[-1])
+    # each request may have one tile that is not full, and none has more than the longest
+    max_tiles = min(
+        (tokens * group + requests * (block_m - 1)) // block_m,
+        requests * triton.cdiv(rows, block_m),
+    )
+    block_requests = triton.next_power_of_2(requests)
     qk_scale = (dim_qk**-0.5 if sm_scale is None else sm_scale) * k_scale
     if not logit_cap > 0:
         qk_scale *= _LOG2E.value
     chunking = {"FIRST_CHUNK": _FIRST_CHUNK, "PER_LENGTH": _CHUNKS_PER_LENGTH}
 
-    _attend_chunk_kernel[(triton.cdiv(rows, block_m) * num_kv_heads, chunks, requests)](
+    _attend_chunk_kernel[(max_tiles * num_kv_heads, chunks)](
         q,
         k_buffer,
         v_buffer,
@@ -439,6 +472,7 @@ def short_extend_attention_fwd(
         scratch.out,
         scratch.lse,
         qk_scale,
+        requests,
         q.stride(0),
         q.stride(1),
         k_buffer.stride(0),
@@ -459,6 +493,7 @@ def short_extend_attention_fwd(
         BLOCK_DIM_V=triton.next_power_of_2(dim_v),
         BLOCK_M=block_m,
         BLOCK_N=tiles.block_n,
+        BLOCK_REQUESTS=block_requests,
         # float32 models ask for float32 products
         INPUT_PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         num_warps=tiles.num_warps,
@@ -466,7 +501,7 @@ def short_extend_attention_fwd(
         enable_fp_fusion=False,
         **chunking,
     )
-    _reduce_chunks_kernel[(max_len_extend, num_heads, requests)](
+    _reduce_chunks_kernel[(tokens, num_heads)](
         scratch.out,
         scratch.lse,
         o,
@@ -474,6 +509,7 @@ def short_extend_attention_fwd(
         kv_indptr,
         v_scale,
         chunks,
+        requests,
         scratch.out.stride(0),
         scratch.out.stride(1),
         scratch.out.stride(2),
@@ -484,6 +520,7 @@ def short_extend_attention_fwd(
         DIM_V=dim_v,
         BLOCK_DIM_V=triton.next_power_of_2(dim_v),
         BLOCK_CHUNKS=triton.next_power_of_2(chunks),
+        BLOCK_REQUESTS=block_requests,
         REDUCE_CHUNKS=_REDUCE_CHUNKS,
         num_warps=_REDUCE_WARPS,
         enable_fp_fusion=False,
