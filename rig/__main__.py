@@ -16,25 +16,12 @@ def main() -> int:
     parser.add_argument("--link-mbit", type=float, default=LINK_MBIT, help="rate of the KV link")
     parser.add_argument("--off", action="store_true", help="without the handoff")
     args = parser.parse_args()
-    folder = stack.new_run_folder()
-    env = {}
-    for side in ("prefill", "decode"):
-        # each worker's own, since forked servers would share the first one's
-        metrics = folder / f"metrics-{side}"
-        metrics.mkdir(parents=True)
-        env[side] = {"PROMETHEUS_MULTIPROC_DIR": str(metrics)}
-    arguments = ("--enable-metrics",)
     print("starting two workers and a router: about a minute", flush=True)
     pair = stack.pair(
-        servers.Options(model=args.model),
+        servers.Options(model=args.model, args=("--enable-metrics",)),
         prefill_handoff=not args.off,
         decode_handoff=not args.off,
-        prefill_args=arguments,
-        decode_args=arguments,
-        prefill_env=env["prefill"],
-        decode_env=env["decode"],
         link_mbit=args.link_mbit,
-        folder=folder / "run",
     )
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -90,6 +90,7 @@ class Pair:
             ProcessDied, NotReady: it didn't come up. The message shows the tail of its log.
         """
         server: Server = getattr(self, side)
+        _empty_metrics(server.log)  # else the new process would go on counting where the old one was killed
         server.process.start_again()
         server.process.wait_ready(server.url + "/health", START_TIMEOUT_S)
 
@@ -265,6 +266,17 @@ def side_by_side(options: Options = Options(), *, handoff_args: tuple[str, ...] 
 def _start(
     cleanup: contextlib.ExitStack, name: str, command: list[str], url: str, folder: pathlib.Path, env: dict[str, str], forked: bool
 ) -> Server:
-    process = Process(name, command, folder / f"{name}.log", env, forked=forked)
+    log = folder / f"{name}.log"
+    env = {"PROMETHEUS_MULTIPROC_DIR": str(_empty_metrics(log))} | env
+    process = Process(name, command, log, env, forked=forked)
     cleanup.callback(process.stop)
     return Server(url, process)
+
+
+def _empty_metrics(log: pathlib.Path) -> pathlib.Path:
+    """An empty folder beside a server's log for its metrics. SGLang would make one itself, but too late where a plugin has
+    imported Prometheus' client before, and forked servers would share one."""
+    folder = log.with_suffix(".metrics")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder

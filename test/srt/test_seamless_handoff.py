@@ -4,7 +4,6 @@ Every answer is compared with the unified server's, token for token, in float32.
 """
 
 import itertools
-import pathlib
 import re
 import time
 
@@ -23,17 +22,15 @@ LINK_MBIT = 40
 rids = (f"handoff-{n}" for n in itertools.count())
 
 
-def run_stack(overlap: bool, budget: int, folder: pathlib.Path):
+def run_stack(overlap: bool, budget: int):
     options = Options(overlap=overlap, args=("--enable-metrics",), env=hs.BRIDGE_ALWAYS | {hs.BUDGET_VARIABLE: str(budget)})
-    # the rig's plugin imports Prometheus' client before SGLang would name its folder
-    env = {"PROMETHEUS_MULTIPROC_DIR": str(folder)}
-    return stack.pair(options, prefill_handoff=True, decode_handoff=True, prefill_env=env)
+    return stack.pair(options, prefill_handoff=True, decode_handoff=True)
 
 
 @pytest.fixture(scope="module", params=["overlap", "plain"])
-def pair(request, oracle, tmp_path_factory):
+def pair(request, oracle):
     """Default settings but for the admission, under the overlap loop and the plain one."""
-    with run_stack(request.param == "overlap", hs.BUDGET, tmp_path_factory.mktemp("metrics")) as running:
+    with run_stack(request.param == "overlap", hs.BUDGET) as running:
         running.oracle = oracle
         yield running
 

@@ -17,17 +17,13 @@ NOT_BRIDGED = "sglang:handoff_not_bridged_total"
 
 
 @pytest.fixture(scope="module")
-def pair(oracle, tmp_path_factory):
+def pair(oracle):
     options = Options(
         args=("--enable-metrics",),
         env=hs.SHORT_TIMES | {"SGLANG_DISAGGREGATION_HANDOFF_MAX_BRIDGES": str(MAX_BRIDGES)},
     )
-    more = dict(
-        prefill_args=("--max-prefill-tokens", str(LONG)),
-        # the rig's plugin imports Prometheus' client before SGLang would name its folder
-        prefill_env={"PROMETHEUS_MULTIPROC_DIR": str(tmp_path_factory.mktemp("metrics"))},
-    )
-    with stack.pair(options, prefill_handoff=True, decode_handoff=True, **more) as running:
+    few = ("--max-prefill-tokens", str(LONG))
+    with stack.pair(options, prefill_handoff=True, decode_handoff=True, prefill_args=few) as running:
         running.oracle = oracle
         for n in range(6):  # P learns what forwards and transfers take
             Asked(running, 9200 + n, LONG, 8).is_right()

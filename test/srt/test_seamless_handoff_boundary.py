@@ -18,8 +18,8 @@ rids = (f"boundary-{n}" for n in itertools.count())
 
 
 @pytest.fixture(scope="module", params=["overlap", "plain"])
-def pair(request, oracle, tmp_path_factory):
-    with run_stack(request.param == "overlap", B, tmp_path_factory.mktemp("metrics")) as running:
+def pair(request, oracle):
+    with run_stack(request.param == "overlap", B) as running:
         running.oracle = oracle
         yield running
 

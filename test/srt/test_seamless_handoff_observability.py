@@ -87,7 +87,7 @@ def spans():
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory, spans):
+def pair(spans):
     args = ["--enable-metrics", "--enable-request-time-stats-logging"]
     env = {}
     if TRACING:
@@ -100,7 +100,6 @@ def pair(tmp_path_factory, spans):
         prefill_handoff=True,
         decode_handoff=True,
         decode_args=("--disaggregation-handoff-verify",),
-        prefill_env={"PROMETHEUS_MULTIPROC_DIR": str(tmp_path_factory.mktemp("metrics"))},
         link_mbit=LINK_MBIT,
     ) as running:
         yield running

@@ -87,10 +87,12 @@ def test_bridge_pauses_when_prefill_runs_short_of_slots(oracle):
 
 @pytest.fixture(scope="module")
 def as_upstream():
-    """Nothing of the rig's faster start: children spawned, all models imported. Behind upstream's Python router."""
+    """Nothing of the rig's faster start: each process spawned and importing for itself. Behind upstream's Python router."""
     # at 2 KiB of KV per token a chat's prompt of 36 tokens takes 0.3 s
     link = dict(router="mini_lb", link_mbit=2, decode_args=("--enable-metrics",))
-    with stack.pair(Options(fast_start=False), prefill_handoff=True, decode_handoff=True, **link) as running:
+    # importing every model that there is would take two minutes
+    options = Options(fast_start=False, env={"SGLANG_EXTERNAL_MODEL_PACKAGE": "rig_models"})
+    with stack.pair(options, prefill_handoff=True, decode_handoff=True, **link) as running:
         yield running
 
 

@@ -187,7 +187,7 @@ def said(response) -> str:
 
 
 @pytest.fixture(scope="module")
-def arms(request, oracle, tmp_path_factory):
+def arms(request, oracle):
     """The same stack with the flag off and on."""
     kind = request.param
     with contextlib.ExitStack() as cleanup:
@@ -197,8 +197,6 @@ def arms(request, oracle, tmp_path_factory):
                 STACKS[kind],
                 prefill_handoff=on,
                 decode_handoff=on,
-                # the rig's plugin imports Prometheus' client before SGLang would name its folder
-                prefill_env={"PROMETHEUS_MULTIPROC_DIR": str(tmp_path_factory.mktemp("metrics"))},
                 router_args=ROUTER_ARGS,
                 link_mbit=LINK_MBIT[kind],
             )
