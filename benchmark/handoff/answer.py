@@ -44,13 +44,20 @@ class Request:
 
     @property
     def ttft_parts(self) -> dict[str, float]:
-        """The TTFT in parts, in seconds: P from the request's receipt to t1; until D relays it, less what D and P did at
-        the same time; and all before and after, in router, tokenizer and HTTP. Empty where t1 wasn't relayed."""
+        """The TTFT in parts, in seconds: P from its scheduler's receipt of the request to t1; how much later than D's that
+        receipt was, and t1's way to D; until D relays it; and all before and after, in router, tokenizer and HTTP. Empty
+        where t1 wasn't relayed."""
         at_ms = self.handoff.get("at_ms", {})
         if "first_relay" not in at_ms or "arrived" not in at_ms:
             return {}
-        on_p, on_d = self.handoff["prefill_ms"] / 1e3, (at_ms["first_relay"] - at_ms["arrived"]) / 1e3
-        return {"P, receipt to t1": on_p, "until D relays it": on_d - on_p, "outside the schedulers": self.ttft - on_d}
+        arrived, opened, relayed = (at_ms[name] / 1e3 for name in ("arrived", "opened", "first_relay"))
+        on_p = self.handoff["prefill_ms"] / 1e3
+        return {
+            "P, receipt to t1": on_p,
+            "before its receipt, and t1's way": opened - arrived - on_p,
+            "until D relays it": relayed - opened,
+            "outside the schedulers": self.ttft - (relayed - arrived),
+        }
 
     @property
     def gaps(self) -> list[float]:
