@@ -13,7 +13,7 @@ from sglang.test.ci.ci_register import register_cpu_ci
 
 import handoff_stack as hs
 from handoff_requests import Asked, wait_until
-from rig import client, idle, stack
+from rig import client, idle, servers, stack
 from rig.stack import Options
 
 register_cpu_ci(est_time=180, suite="stage-b-test-cpu")
@@ -157,6 +157,39 @@ def test_flush_is_refused_while_a_request_lives(pair):
     idle.wait_idle(pair.prefill.url)
     assert client.command(pair.decode.url, "flush_cache") == 400 and committed.runs
     committed.is_right()
+
+
+def test_new_weights_wait_for_what_is_handed_over(pair):
+    """P's tokenizer takes a request for ended once its own answer is; upstream's lock would let the update through."""
+    bridging = Asked(pair, 7340, 80, BUDGET + 20, held=True, wait_for=3)
+    updated = []
+    update = threading.Thread(
+        target=lambda: updated.append(client.command(pair.prefill.url, "update_weights_from_disk", model_path=str(servers.TINY)))
+    )
+    update.start()
+    bridging.stream.wait_for_tokens(BUDGET, timeout=60)
+    assert update.is_alive() and not updated
+    bridging.kv_arrives()
+    update.join(60)
+    assert updated == [200]
+    bridging.is_right()
+
+
+def test_prefill_that_is_told_to_end_waits_for_what_is_handed_over(pair):
+    """SIGTERM, as a rolling update sends it: transfers under way end, as without the flag."""
+    bridging = Asked(pair, 7350, 80, BUDGET + 20, held=True, wait_for=3)
+    pair.prefill.process.ask_to_stop()
+    wait_until(lambda: "Gracefully exiting" in pair.prefill.log.read_text())
+    time.sleep(2)  # the scheduler has been told
+    assert pair.prefill.process.alive()
+    bridging.kv_arrives()
+    bridging.is_right()
+    wait_until(lambda: not pair.prefill.process.alive())
+    pair.start_again("prefill")
+    load = Load(pair, 7360)
+    wait_until(lambda: load.right >= 8, timeout=120)
+    load.stop()
+    assert not load.wrong
 
 
 def test_200_clients_go_away(pair):

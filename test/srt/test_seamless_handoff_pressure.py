@@ -160,6 +160,25 @@ def test_retraction_before_and_after_the_commit(pair):
     assert retracted(pair) > before
 
 
+def test_what_waits_for_a_place_does_not_wait_for_what_was_retracted(oracle):
+    """A retracted request comes back when there are slots, and these are those of four requests whose KV is here and whose
+    clients have had tokens, at D's usual reserve for each. They take the places that are free, and end."""
+    slots, reserve, answer = 1200, 128, 600
+    few = ("--max-total-tokens", str(slots), "--max-running-requests", str(D_RUNNING), "--num-reserved-decode-tokens", str(reserve))
+    env = hs.SHORT_TIMES | hs.BRIDGE_ALWAYS | {hs.BUDGET_VARIABLE: str(BUDGET)}
+    with stack.pair(Options(env=env), prefill_handoff=True, decode_handoff=True, decode_args=few) as pair:
+        pair.oracle = oracle
+        running = [Asked(pair, 6600 + n, 20, answer) for n in range(D_RUNNING)]
+        wait_until(lambda: idle.loads(pair.decode.url)["num_running_reqs"] == D_RUNNING)
+        waiting = [Asked(pair, 6610 + n, 50, BUDGET + 70) for n in range(4)]
+        for requests in (waiting, running):
+            oracle.all([one.ids for one in requests], at_once=4, **requests[0].sampling)
+        for request in [*running, *waiting]:
+            request.is_right()
+        assert retracted(pair) > 0
+        hs.assert_empty(pair)
+
+
 def retracted(pair) -> int:
     """How often D has said that it retracts."""
     return pair.decode.log.read_text().count("KV cache pool is full. Retract requests")

@@ -4,8 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from sglang.srt.disaggregation.base.conn import StateType
 from sglang.srt.disaggregation.handoff.eligibility import (
     refuse_unsupported,
+    refuse_unsupported_state,
     request_misfit,
     unsupported_environment,
     unsupported_options,
@@ -117,6 +119,14 @@ def test_the_environment_refuses_to_start_too(name, monkeypatch):
     assert unsupported_environment() == [name]
     with pytest.raises(ValueError, match=name):
         refuse_unsupported(server())
+
+
+def test_a_model_whose_requests_have_more_than_kv_refuses_to_start():
+    refuse_unsupported_state([], False)
+    with pytest.raises(ValueError, match="mamba, swa.*Drop the flag"):
+        refuse_unsupported_state([StateType.MAMBA, StateType.SWA], False)
+    with pytest.raises(ValueError, match="encoder's output"):
+        refuse_unsupported_state([], True)
 
 
 def test_the_options_are_upstreams_own():

@@ -3,7 +3,7 @@
 import pytest
 
 from sglang.srt.disaggregation.handoff.cost import LinearCost, StepCost
-from sglang.srt.disaggregation.handoff.pace import LateSeals, SealAhead, SealAheadOfSteps, SealNow
+from sglang.srt.disaggregation.handoff.pace import MOST_LATE, LateSeals, SealAhead, SealAheadOfSteps, SealNow
 
 LAG = 8
 INTERVAL = 0.010
@@ -63,6 +63,11 @@ def test_steps_as_long_as_Ps_never_catch_up():
 def test_shorter_steps_catch_up_to_the_last_entry():
     pace = by_steps(INTERVAL / 2)
     assert pace.seal_ahead(40) is None and pace.seal_ahead(1) is None and pace.seal_ahead(0) == 1
+
+
+def test_one_peers_nonsense_moves_no_others_seal_far():
+    """P's word for where its log ends is not bounded, and all requests of a worker learn from it."""
+    assert ahead(INTERVAL, late=[2**31 - 1] * 30).seal_ahead(4) <= 1 + MOST_LATE
 
 
 def test_requests_to_stop_that_come_too_late_are_made_sooner():

@@ -97,6 +97,8 @@ class SchedulerHandoffDecodeMixin(SchedulerHandoffReplayMixin):
         return self.replay_worth.tokens(self.handoff.now, running, spare)
 
     def _take_ordinary_path(self: Scheduler, req: Req, reason: str) -> None:
+        if req.time_stats.handoff is not None:
+            return  # it was handed off before, was retracted, and asks for its KV again
         req.time_stats.handoff = RequestRecord(ORDINARY, reason)
         self.note_ordinary_path(req, reason)
 
@@ -241,9 +243,15 @@ class SchedulerHandoffDecodeMixin(SchedulerHandoffReplayMixin):
         ending = sum(
             s.machine.state in (DecodeState.SEALING, DecodeState.DRAINING)
             for s in self.handoff
+            if s.machine is not machine
         )
         taken = self.running_batch.batch_size() + len(self.waiting_queue) + ending
         return taken < min(self.req_to_token_pool.size, self.max_running_requests)
+
+    def take_over_past_retracted(self: Scheduler) -> None:
+        """Upstream looks at no transfer while a retracted request waits for slots. Those of requests whose
+        KV is here, and who commit only when they are looked at, may be the very slots that it waits for."""
+        self.waiting_queue.extend(self.disagg_decode_transfer_queue.pop_transferred())
 
     def _commit_handoff(self: Scheduler, session: Session) -> None:
         """Hand the request to upstream's commit: it appends t(b) again without counting it twice,

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, List, Optional
 import torch
 
 from sglang.srt.disaggregation.handoff.channel import HandoffChannel
+from sglang.srt.disaggregation.handoff.eligibility import refuse_unsupported_state
 from sglang.srt.disaggregation.handoff.fingerprint import config_fingerprint
+from sglang.srt.disaggregation.handoff.held_inputs import HeldInputs
 from sglang.srt.disaggregation.handoff.messages import (
     FROM_DECODE,
     FROM_PREFILL,
@@ -62,6 +64,9 @@ class SchedulerHandoffMixin(
             if decode
             else self.disagg_prefill_bootstrap_queue
         ).kv_manager
+        refuse_unsupported_state(
+            kv_manager.kv_args.state_types, self.model_config.is_encoder_decoder
+        )
         timing = Timing(
             resend=envs.SGLANG_DISAGGREGATION_HANDOFF_RESEND_INTERVAL.get(),
             lease=envs.SGLANG_DISAGGREGATION_HANDOFF_LEASE.get(),
@@ -77,6 +82,7 @@ class SchedulerHandoffMixin(
         )
         self.handoff = SessionTable(channel, timing, time.monotonic())
         self.handoff.on_deadline = self.note_handoff_deadline
+        self._inputs_after_handoffs = HeldInputs()
         if decode:
             self.init_handoff_decode(kv_manager)
         else:
@@ -130,6 +136,8 @@ class SchedulerHandoffMixin(
         batch.orig_seq_lens = async_h2d(lens, dtype=torch.int32, device=self.device)
         batch.seq_lens_sum = sum(lens)
         batch.input_ids = None
+        # Models with M-RoPE look for a text-only request's entry too.
+        batch.multimodal_inputs = [r.multimodal_inputs for r in reqs]
         batch.sampling_info = SamplingBatchInfo.from_schedule_batch(
             batch, self.model_config.vocab_size
         )
@@ -152,6 +160,15 @@ class SchedulerHandoffMixin(
             return aborts
         rids = {self._handoff_rid(session) for session in self.handoff}
         return [abort for abort in aborts if abort.rid not in rids]
+
+    def hold_for_handoffs(self: Scheduler, recv_reqs: List) -> List:
+        """Keep a shutdown and updates of the weights back while requests are being handed over: the
+        tokenizer manager, which waits for requests before it sends them, takes these for ended.
+
+        A paused engine's requests go nowhere, and upstream updates their weights in midst of them.
+        """
+        live = len(self.handoff) > 0 and not self._engine_paused
+        return self._inputs_after_handoffs.pass_on(recv_reqs, live, time.monotonic())
 
     def abort_handoff(self: Scheduler, recv_req: AbortReq) -> None:
         """Tell the peer at once that a request is aborted here; upstream frees it."""

@@ -95,7 +95,7 @@ class SchedulerHandoffPrefillMixin:
             prompt_len=len(req.origin_input_ids),
             cached_tokens=req.cached_tokens,
             fingerprint=self.handoff_fingerprint(),
-            budget=min(self._bridge_tokens(req, offer), req.handoff_max_new_tokens),
+            budget=self._log_budget(req, offer),
             prefill_us=int(max(0.0, time.perf_counter() - received) * 1e6),
             endpoint=self.handoff.channel.endpoint,
             timing=self.handoff.timing,
@@ -117,8 +117,13 @@ class SchedulerHandoffPrefillMixin:
         )
         self._end_prefill_response(req)
 
+    def _log_budget(self: Scheduler, req: Req, offer: Offer) -> int:
+        """Tokens that the request's log may have."""
+        # 0 are asked for where this worker cuts the prompt and D doesn't; D refuses then
+        return max(1, min(self._bridge_tokens(req, offer), req.handoff_max_new_tokens))
+
     def _bridge_tokens(self: Scheduler, req: Req, offer: Offer) -> int:
-        """Tokens that the request's log may have: t1 alone if it is not bridged."""
+        """The same by admission: t1 alone if the request is not bridged."""
         now = self.handoff.now
         self.bridges.transfers.begins(
             now, offer.nonce, len(req.origin_input_ids) - req.start_send_idx
@@ -210,7 +215,7 @@ class SchedulerHandoffPrefillMixin:
             self._make_way_for(prompts)
             return prompts
         batch = self.next_bridge_batch()
-        if batch is None:
+        if batch is None and not (self.enable_overlap and self.result_queue):
             # Figures begin anew, also if a result has never come.
             self._launched.clear()
         return batch

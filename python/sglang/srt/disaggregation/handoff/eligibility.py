@@ -6,7 +6,7 @@ list, a request that doesn't fit takes the ordinary path and its reason is count
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, List, Optional
+from typing import TYPE_CHECKING, Any, List, Optional, Sequence
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
@@ -101,6 +101,27 @@ def refuse_unsupported(cfg: Any) -> None:
             "--disaggregation-seamless-handoff does not support: "
             + ", ".join(unsupported)
             + ". Remove these options or drop --disaggregation-seamless-handoff."
+        )
+
+
+def refuse_unsupported_state(state_types: Sequence[Any], is_encoder_decoder: bool) -> None:
+    """What is known once the model is loaded: KV alone is rebuilt by a replay, and only what no step
+    changes in place may be sent while P decodes on.
+
+    Args:
+        state_types: what else than KV a request's transfer carries (``StateType``).
+
+    Raises:
+        ValueError: the model has such a state, or an encoder.
+    """
+    states = [str(getattr(state, "value", state)) for state in state_types]
+    if is_encoder_decoder:
+        states.append("the encoder's output")
+    if states:
+        raise ValueError(
+            "--disaggregation-seamless-handoff does not support this model: besides KV its requests have "
+            + ", ".join(states)
+            + ", as models with sliding windows, recurrent or sparse layers do. Drop the flag."
         )
 
 

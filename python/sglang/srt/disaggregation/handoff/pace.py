@@ -13,6 +13,8 @@ from .cost import WEIGHT, LinearCost
 SEAL_LAG = 8  # entries that may be left to replay when P is asked to stop at once, in tokens
 # An average of message delays this close above a whole token is that token.
 ROUNDING = 0.1
+# Entries past the length asked for that count as late: all of a worker's requests learn from each peer's seals.
+MOST_LATE = 32
 # A last round this much longer than P's next token is still as good as any.
 TOLERANCE = 1.25
 
@@ -99,4 +101,4 @@ class LateSeals:
         return ceil(self._mean - ROUNDING) if self._mean > ROUNDING else 0
 
     def seen(self, tokens: int) -> None:
-        self._mean += WEIGHT * (max(0, tokens) - self._mean)
+        self._mean += WEIGHT * (min(max(0, tokens), MOST_LATE) - self._mean)
