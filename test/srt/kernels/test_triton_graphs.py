@@ -13,6 +13,6 @@ if torch.cuda.is_available():
     from triton_graph_cases import *  # noqa: F403
 else:
 
-    @pytest.mark.timeout(600)
+    @pytest.mark.timeout(1800)
     def test_the_cases_in_the_interpreter():
         run_interpreted("triton_graph_cases.py")
