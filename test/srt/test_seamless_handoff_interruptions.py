@@ -179,7 +179,7 @@ def test_prefill_that_is_told_to_end_waits_for_what_is_handed_over(pair):
     """SIGTERM, as a rolling update sends it: transfers under way end, as without the flag."""
     bridging = Asked(pair, 7350, 80, BUDGET + 20, held=True, wait_for=3)
     pair.prefill.process.ask_to_stop()
-    wait_until(lambda: "Gracefully exiting" in pair.prefill.log.read_text())
+    wait_until(lambda: "Remaining number of requests 0" in pair.prefill.log.read_text())
     time.sleep(2)  # the scheduler has been told
     assert pair.prefill.process.alive()
     bridging.kv_arrives()

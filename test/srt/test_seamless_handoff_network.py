@@ -94,6 +94,22 @@ def test_spoiled_messages_never_spoil_an_answer(pair, kinds, chance):
         assert ("reorder" not in kinds) or done["overtaken"] > 0
 
 
+def test_a_prefill_worker_that_is_not_heard_does_not_keep_requests_for_nothing(pair):
+    """No message arrives: a firewall, or D's list of peers. After a lease P takes no more offers, until those sessions end."""
+    ids, sampling = hs.prompt(5120, 150), dict(max_new_tokens=12, ignore_eos=True)
+    right = pair.oracle(ids, **sampling)
+    before = hs.server_info(pair.prefill)["outcomes"].get("ordinary/peer_silent", 0)
+    pair.control.set(drop=1.0)
+    assert client.generate(pair.url, ids, **sampling).ids == right.ids
+    time.sleep(LEASE_S + 0.5)
+    assert client.generate(pair.url, ids, **sampling).ids == right.ids
+    assert hs.server_info(pair.prefill)["outcomes"].get("ordinary/peer_silent", 0) == before + 1
+    pair.control.set()
+    hs.assert_empty(pair)
+    answer = client.generate(pair.url, hs.prompt(5121, 600), **sampling)
+    assert hs.handoff(answer)["outcome"] in ("committed", "finished"), "P tries again"
+
+
 def test_transfers_stall_and_resume(pair):
     """Transfers under way stop, go on one by one, all stop again, and go on: late, never wrong."""
     requests = [(hs.prompt(5130 + n, 100 + 50 * n), dict(max_new_tokens=40 + 12 * n, ignore_eos=True)) for n in range(6)]

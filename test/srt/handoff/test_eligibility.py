@@ -30,7 +30,9 @@ SUPPORTED = {
     "enable_flexkv": False, "enable_memory_saver": False, "moe_a2a_backend": "none", "dllm_algorithm": None,
     "encoder_only": False, "language_only": False, "is_embedding": False,
     "disaggregation_decode_enable_radix_cache": False, "disaggregation_decode_enable_offload_kvcache": False,
-    "disaggregation_decode_host_receive_threshold": 1,
+    "disaggregation_decode_host_receive_threshold": 1, "radix_cache_backend": None, "enable_unified_cache_external_linker": False,
+    "enable_return_routed_experts": False, "enable_return_indexer_topk": False, "kt_weight_path": None,
+    "extra_metric_labels": {"pod": "1"},
 }  # fmt: skip
 UNSUPPORTED = [
     ({"disaggregation_mode": "null"}, "--disaggregation-mode"),
@@ -57,6 +59,12 @@ UNSUPPORTED = [
     ({"enable_hierarchical_cache": True}, "--enable-hierarchical-cache"),
     ({"enable_lmcache": True}, "LMCache"),
     ({"enable_flexkv": True}, "FlexKV"),
+    ({"radix_cache_backend": "mine"}, "--radix-cache-backend mine"),
+    ({"enable_unified_cache_external_linker": True}, "--enable-unified-cache-external-linker"),
+    ({"enable_return_routed_experts": True}, "--enable-return-routed-experts"),
+    ({"enable_return_indexer_topk": True}, "--enable-return-indexer-topk"),
+    ({"kt_weight_path": "/w"}, "--kt-weight-path"),
+    ({"extra_metric_labels": {"pod": "1", "reason": "2"}}, "--extra-metric-labels"),
     ({"enable_memory_saver": True}, "--enable-memory-saver"),
     ({"moe_a2a_backend": "deepep"}, "--moe-a2a-backend deepep"),
     ({"dllm_algorithm": "x"}, "--dllm-algorithm"),
@@ -122,11 +130,17 @@ def test_the_environment_refuses_to_start_too(name, monkeypatch):
 
 
 def test_a_model_whose_requests_have_more_than_kv_refuses_to_start():
-    refuse_unsupported_state([], False)
+    def model(**has):
+        return SimpleNamespace(**{"is_encoder_decoder": False, "use_ngram_embedding": False, "use_engram": False} | has)
+
+    refuse_unsupported_state([], model())
     with pytest.raises(ValueError, match="mamba, swa.*Drop the flag"):
-        refuse_unsupported_state([StateType.MAMBA, StateType.SWA], False)
+        refuse_unsupported_state([StateType.MAMBA, StateType.SWA], model())
     with pytest.raises(ValueError, match="encoder's output"):
-        refuse_unsupported_state([], True)
+        refuse_unsupported_state([], model(is_encoder_decoder=True))
+    for table in ("use_ngram_embedding", "use_engram"):
+        with pytest.raises(ValueError, match="n-gram tables"):
+            refuse_unsupported_state([], model(**{table: True}))
 
 
 def test_the_options_are_upstreams_own():

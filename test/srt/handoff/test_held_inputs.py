@@ -1,8 +1,11 @@
 """A shutdown and updates of the weights wait for requests that are being handed over; all else goes on, in its order."""
 
+import re
+
 import msgspec
 import pytest
-from sglang.srt.disaggregation.handoff.held_inputs import HELD, SHUTDOWN_WAIT, HeldInputs
+from sglang.srt.disaggregation.handoff.held_inputs import SHUTDOWN_WAIT, UPDATE_WAIT, WEIGHT_UPDATES, HeldInputs
+from sglang.srt.managers import io_struct, tokenizer_manager
 from sglang.srt.managers.io_struct import FlushCacheReqInput, ShutdownReq, UpdateWeightFromDiskReqInput
 
 UPDATE, SHUTDOWN, FLUSH = UpdateWeightFromDiskReqInput(model_path="m"), ShutdownReq(), FlushCacheReqInput()
@@ -13,7 +16,7 @@ def test_nothing_waits_while_nothing_is_handed_over():
     assert HeldInputs().pass_on(inputs, False, 1.0) is inputs
 
 
-@pytest.mark.parametrize("kind", HELD)
+@pytest.mark.parametrize("kind", [ShutdownReq, *WEIGHT_UPDATES])
 def test_it_waits_for_the_last_session_and_comes_once(kind):
     held, one = HeldInputs(), kind(**{field.name: None for field in msgspec.structs.fields(kind) if field.required})
 
@@ -29,21 +32,33 @@ def test_it_waits_for_the_last_session_and_comes_once(kind):
 def test_what_is_held_keeps_its_order():
     held, other = HeldInputs(), UpdateWeightFromDiskReqInput(model_path="n")
     held.pass_on([UPDATE], True, 1.0)
-    held.pass_on([other, SHUTDOWN], True, 2.0)
-    assert held.pass_on([], False, 3.0) == [UPDATE, other, SHUTDOWN]
+    held.pass_on([other], True, 2.0)
+    assert held.pass_on([], False, 3.0) == [UPDATE, other]
 
 
-def test_a_shutdown_waits_for_a_time_and_an_update_for_the_sessions():
+def test_nothing_waits_for_ever():
     held = HeldInputs()
     held.pass_on([UPDATE], True, 1.0)
-    assert held.pass_on([], True, 1e6) == []
-    held.pass_on([SHUTDOWN], True, 1e6)
-    assert held.pass_on([SHUTDOWN], True, 1e6 + SHUTDOWN_WAIT - 0.1) == []
-    assert held.pass_on([], True, 1e6 + SHUTDOWN_WAIT) == [UPDATE, SHUTDOWN, SHUTDOWN]
-    assert held.pass_on([SHUTDOWN], True, 2e6) == []
+    assert held.pass_on([], True, 0.9 + UPDATE_WAIT) == []
+    assert held.pass_on([FLUSH], True, 1.0 + UPDATE_WAIT) == [FLUSH, UPDATE]
+    assert held.pass_on([UPDATE], True, 1.1 + UPDATE_WAIT) == []
+
+
+def test_a_shutdown_comes_alone_and_sooner():
+    held = HeldInputs()
+    held.pass_on([UPDATE], True, 1.0)
+    held.pass_on([SHUTDOWN], True, 2.0)
+    assert held.pass_on([], True, 1.9 + SHUTDOWN_WAIT) == []
+    assert held.pass_on([], True, 2.0 + SHUTDOWN_WAIT) == [SHUTDOWN]
+    assert held.pass_on([], False, 1e6) == []
 
 
 def test_a_scheduler_is_killed_later_than_a_shutdown_waits():
-    from sglang.srt.managers import tokenizer_manager
-
     assert SHUTDOWN_WAIT < tokenizer_manager._SCHEDULER_EXIT_TIMEOUT_SECS
+
+
+def test_every_update_of_weights_is_held():
+    """What upstream's dispatcher gets of them: reading, and what names no new weights, goes on."""
+    names = {name for name in vars(io_struct) if re.search(r"Update?Weight.*ReqInput$|WeightUpdateReqInput$", name)}
+    others = {"InitWeightsUpdateGroupReqInput", "DestroyWeightsUpdateGroupReqInput", "UpdateWeightVersionReqInput"}
+    assert {kind.__name__ for kind in WEIGHT_UPDATES} == names - others

@@ -101,6 +101,14 @@ def aborted():
     return machine
 
 
+def test_a_session_is_unanswered_until_the_first_ack_and_not_before_a_lease():
+    machine = bridging()
+    assert not machine.unanswered(T0 + TIMING.lease - 0.01)
+    assert machine.unanswered(T0 + TIMING.lease)
+    machine.receive(NOW, ack(1))
+    assert not machine.unanswered(T0 + 100)
+
+
 STATES = {
     "bridging": bridging, "paused": paused, "paused by lease": lambda: paused(HOLD_LEASE), "sealed": sealed,
     "ended": ended, "committed": committed, "finished": finished, "aborted": aborted,

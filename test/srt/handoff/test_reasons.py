@@ -20,7 +20,7 @@ def misfits():
 
 def test_every_reason_is_explained():
     aborts = {reason.name.lower() for reason in AbortReason if reason is not AbortReason.DONE}
-    offers = {"no_offer", "offer_repeated", "offer_version", "offer_malformed"}
+    offers = {"no_offer", "offer_repeated", "offer_version", "offer_malformed", "peer_silent"}
     before = {"rebootstrap", "retracted"}
     assert {"not_greedy", "penalties", "multimodal"} < misfits()
     assert reasons.REASONS.keys() == misfits() | aborts | offers | before
@@ -29,7 +29,7 @@ def test_every_reason_is_explained():
 
 def test_the_mixins_name_these_reasons():
     """Those that are written there by hand."""
-    assert '"offer_repeated"' in inspect.getsource(prefill) and '"no_offer"' in inspect.getsource(prefill)
+    assert all(f'"{reason}"' in inspect.getsource(prefill) for reason in ("offer_repeated", "no_offer", "peer_silent"))
     assert '"rebootstrap"' in inspect.getsource(decode) and '"retracted"' in inspect.getsource(decode)
 
 

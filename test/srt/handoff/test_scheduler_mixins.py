@@ -6,9 +6,15 @@ from types import SimpleNamespace
 import pytest
 from sglang.srt.disaggregation.handoff.admission import ADMITTED
 from sglang.srt.disaggregation.handoff.decode_machine import DecodeState
+from sglang.srt.disaggregation.handoff.held_inputs import UPDATE_WAIT, HeldInputs
+from sglang.srt.disaggregation.handoff.prefill_machine import HOLD_ENGINE
 from sglang.srt.disaggregation.handoff.record import RequestRecord
-from sglang.srt.managers import scheduler_handoff_mixin
+from sglang.srt.disaggregation.utils import DisaggregationMode
+from sglang.srt.managers import scheduler_handoff_decode_mixin, scheduler_handoff_mixin, scheduler_handoff_prefill_mixin
+from sglang.srt.managers.io_struct import UpdateWeightFromDiskReqInput
 from sglang.srt.managers.scheduler_handoff_mixin import SchedulerHandoffMixin
+
+UPDATE = UpdateWeightFromDiskReqInput(model_path="m")
 
 
 def scheduler(**parts) -> SchedulerHandoffMixin:
@@ -68,7 +74,7 @@ def test_a_retracted_requests_handoff_is_told_as_it_was():
     committed = RequestRecord("committed")
     before = SimpleNamespace(time_stats=SimpleNamespace(handoff=committed))
     made._take_ordinary_path(before, "rebootstrap")
-    assert before.time_stats.handoff is committed and not said
+    assert before.time_stats.handoff is committed and said.pop() == "rebootstrap"
     new = SimpleNamespace(time_stats=SimpleNamespace(handoff=None))
     made._take_ordinary_path(new, "not_greedy")
     assert new.time_stats.handoff.fields["outcome"] == "ordinary" and said == ["not_greedy"]
@@ -85,8 +91,84 @@ def test_a_step_has_an_entry_for_each_requests_multimodal_input(monkeypatch):
 
 @pytest.mark.parametrize("paused, passed", [(False, 0), (True, 1)])
 def test_a_paused_engine_does_not_let_an_update_wait(paused, passed):
-    from sglang.srt.disaggregation.handoff.held_inputs import HeldInputs
-    from sglang.srt.managers.io_struct import UpdateWeightFromDiskReqInput
+    made = scheduler(handoff=[session()], _engine_paused=paused, _inputs_after_handoffs=HeldInputs())
+    assert len(made.hold_for_handoffs([UPDATE])) == passed
+    assert not made.handoff[0].machine.holds
 
-    made = scheduler(handoff=[object()], _engine_paused=paused, _inputs_after_handoffs=HeldInputs())
-    assert len(made.hold_for_handoffs([UpdateWeightFromDiskReqInput(model_path="m")])) == passed
+
+@pytest.mark.parametrize("mode, held", [(DisaggregationMode.PREFILL, {HOLD_ENGINE}), (DisaggregationMode.DECODE, set())])
+def test_after_an_update_that_has_waited_long_enough_P_generates_no_more(monkeypatch, mode, held):
+    clock = [1.0]
+    monkeypatch.setattr(scheduler_handoff_mixin.time, "monotonic", lambda: clock[0])
+    made = scheduler(handoff=[session()], _engine_paused=False, _inputs_after_handoffs=HeldInputs(), disaggregation_mode=mode)
+    assert made.hold_for_handoffs([UPDATE]) == []
+    clock[0] += UPDATE_WAIT
+    assert made.hold_for_handoffs([]) == [UPDATE]
+    assert made.handoff[0].machine.holds == held
+
+
+def session():
+    machine = SimpleNamespace(holds=set())
+    machine.hold = machine.holds.add
+    return SimpleNamespace(machine=machine)
+
+
+@pytest.mark.parametrize("free, running, looks", [(511, True, False), (512, True, True), (0, False, True)])
+def test_what_is_handed_over_passes_a_retracted_request_where_there_are_slots_or_nobody_runs(monkeypatch, free, running, looks):
+    monkeypatch.setattr(scheduler_handoff_decode_mixin, "get_disagg", lambda: SimpleNamespace(num_reserved_decode_tokens=512))
+    asked = []
+
+    def pop_transferred(rids):
+        asked.append(rids)
+        return ["ready"]
+
+    made = scheduler(
+        handoff=[SimpleNamespace(request=SimpleNamespace(req=SimpleNamespace(rid="mine")))], waiting_queue=["first"],
+        token_to_kv_pool_allocator=SimpleNamespace(available_size=lambda: free),
+        running_batch=SimpleNamespace(is_empty=lambda: not running),
+        disagg_decode_transfer_queue=SimpleNamespace(pop_transferred=pop_transferred),
+    )  # fmt: skip
+    made.take_over_past_retracted()
+    assert (made.waiting_queue, asked) == ((["first", "ready"], [["mine"]]) if looks else (["first"], []))
+
+
+def prefill_session(peer, unanswered):
+    return SimpleNamespace(peer=peer, machine=SimpleNamespace(unanswered=lambda now: unanswered), request=SimpleNamespace(rid="r"))
+
+
+class Table(list):
+    """A SessionTable that holds what it is given."""
+
+    now = 1.0
+
+    def knows(self, nonce):
+        return nonce == b"known"
+
+
+@pytest.mark.parametrize(
+    "nonce, sessions, refusal",
+    [
+        (b"new", [], ""),
+        (b"known", [], "offer_repeated"),
+        (b"new", [("tcp://d", True)], "peer_silent"),
+        (b"new", [("tcp://d", False), ("tcp://other", True)], ""),
+    ],
+)
+def test_an_offer_is_not_accepted_twice_nor_of_a_peer_that_hears_nothing(nonce, sessions, refusal):
+    made = scheduler(handoff=Table(prefill_session(*each) for each in sessions))
+    assert made._why_not_accept(SimpleNamespace(nonce=nonce, endpoint="tcp://d")) == refusal
+
+
+def test_P_judges_a_request_that_D_has_offered_by_its_own_sampling_parameters(monkeypatch):
+    """Each worker fills in its own defaults: a greedy request on D may be a sampled one here."""
+    said = []
+    made = scheduler(handoff=Table(), _read_offer=lambda req: (SimpleNamespace(nonce=b"new"), ""), note_ordinary_path=lambda *said_of: said.append(said_of))
+    monkeypatch.setattr(scheduler_handoff_prefill_mixin, "request_misfit", lambda req: req.sampling_params.max_new_tokens == 9 and "not_greedy")
+    req = SimpleNamespace(handoff_max_new_tokens=9, sampling_params=SimpleNamespace(max_new_tokens=1))
+    made.start_bridge(req, 5)
+    assert said == [(req, "not_greedy")] and req.sampling_params.max_new_tokens == 1
+
+
+def test_tokens_of_before_a_change_of_weights_are_those_of_handoffs_too():
+    on_d = SimpleNamespace(request=SimpleNamespace(req="a Req"))
+    assert scheduler(handoff=[on_d]).handoff_reqs() == ["a Req"]

@@ -173,9 +173,9 @@ def test_each_replay_of_one_capture_gives_the_eager_rounds_bits(monkeypatch):
     ):
         batch = runner.fill(extends, seed)
         replayed = runner.replay(*batch)
+        assert torch.equal(runner.pool.k[batch[0].out_cache_loc], batch[2]), "the new rows of the KV cache"
         assert torch.isfinite(replayed).all()
         assert torch.equal(replayed, runner.eager(*batch)), extends
-        assert torch.equal(runner.pool.k[batch[0].out_cache_loc], batch[2]), "the new rows of the KV cache"
 
 
 def test_padded_rows_are_zero_and_change_nothing(monkeypatch):

@@ -31,6 +31,7 @@ from sglang.srt.managers.schedule_batch import FINISH_ABORT
 from sglang.srt.managers.scheduler_handoff_replay_mixin import (
     SchedulerHandoffReplayMixin,
 )
+from sglang.srt.runtime_context import get_disagg
 
 if TYPE_CHECKING:
     from sglang.srt.disaggregation.decode import DecodeRequest
@@ -97,9 +98,9 @@ class SchedulerHandoffDecodeMixin(SchedulerHandoffReplayMixin):
         return self.replay_worth.tokens(self.handoff.now, running, spare)
 
     def _take_ordinary_path(self: Scheduler, req: Req, reason: str) -> None:
-        if req.time_stats.handoff is not None:
-            return  # it was handed off before, was retracted, and asks for its KV again
-        req.time_stats.handoff = RequestRecord(ORDINARY, reason)
+        # A request that was handed off before, and was retracted since, keeps the record of that.
+        if req.time_stats.handoff is None:
+            req.time_stats.handoff = RequestRecord(ORDINARY, reason)
         self.note_ordinary_path(req, reason)
 
     # --------------------------------------------------------------------------- relay
@@ -250,8 +251,13 @@ class SchedulerHandoffDecodeMixin(SchedulerHandoffReplayMixin):
 
     def take_over_past_retracted(self: Scheduler) -> None:
         """Upstream looks at no transfer while a retracted request waits for slots. Those of requests whose
-        KV is here, and who commit only when they are looked at, may be the very slots that it waits for."""
-        self.waiting_queue.extend(self.disagg_decode_transfer_queue.pop_transferred())
+        KV is here, and who commit only when they are looked at, may be the very slots that it waits for.
+        They pass it where there are slots for one more, or nobody runs who would free any."""
+        free = self.token_to_kv_pool_allocator.available_size()
+        if free < get_disagg().num_reserved_decode_tokens and not self.running_batch.is_empty():
+            return
+        rids = [session.request.req.rid for session in self.handoff]
+        self.waiting_queue.extend(self.disagg_decode_transfer_queue.pop_transferred(rids))
 
     def _commit_handoff(self: Scheduler, session: Session) -> None:
         """Hand the request to upstream's commit: it appends t(b) again without counting it twice,

@@ -14,7 +14,7 @@ import torch
 from sglang.srt.disaggregation.handoff.channel import HandoffChannel
 from sglang.srt.disaggregation.handoff.eligibility import refuse_unsupported_state
 from sglang.srt.disaggregation.handoff.fingerprint import config_fingerprint
-from sglang.srt.disaggregation.handoff.held_inputs import HeldInputs
+from sglang.srt.disaggregation.handoff.held_inputs import WEIGHT_UPDATES, HeldInputs
 from sglang.srt.disaggregation.handoff.messages import (
     FROM_DECODE,
     FROM_PREFILL,
@@ -64,9 +64,7 @@ class SchedulerHandoffMixin(
             if decode
             else self.disagg_prefill_bootstrap_queue
         ).kv_manager
-        refuse_unsupported_state(
-            kv_manager.kv_args.state_types, self.model_config.is_encoder_decoder
-        )
+        refuse_unsupported_state(kv_manager.kv_args.state_types, self.model_config)
         timing = Timing(
             resend=envs.SGLANG_DISAGGREGATION_HANDOFF_RESEND_INTERVAL.get(),
             lease=envs.SGLANG_DISAGGREGATION_HANDOFF_LEASE.get(),
@@ -147,9 +145,16 @@ class SchedulerHandoffMixin(
         return batch
 
     @staticmethod
-    def _handoff_rid(session: Session) -> str:
+    def _handoff_req(session: Session) -> Req:
         """D's session holds a DecodeRequest around the Req that P's holds."""
-        return getattr(session.request, "req", session.request).rid
+        return getattr(session.request, "req", session.request)
+
+    def _handoff_rid(self: Scheduler, session: Session) -> str:
+        return self._handoff_req(session).rid
+
+    def handoff_reqs(self: Scheduler) -> List[Req]:
+        """Those whose tokens of before a change of weights are to be told from those after it."""
+        return [self._handoff_req(session) for session in self.handoff]
 
     def drop_handoff_timeouts(
         self: Scheduler, aborts: List[AbortReq]
@@ -168,7 +173,10 @@ class SchedulerHandoffMixin(
         A paused engine's requests go nowhere, and upstream updates their weights in midst of them.
         """
         live = len(self.handoff) > 0 and not self._engine_paused
-        return self._inputs_after_handoffs.pass_on(recv_reqs, live, time.monotonic())
+        recv_reqs = self._inputs_after_handoffs.pass_on(recv_reqs, live, time.monotonic())
+        if live and any(isinstance(one, WEIGHT_UPDATES) for one in recv_reqs):
+            self.end_generation_of_handoffs()
+        return recv_reqs
 
     def abort_handoff(self: Scheduler, recv_req: AbortReq) -> None:
         """Tell the peer at once that a request is aborted here; upstream frees it."""

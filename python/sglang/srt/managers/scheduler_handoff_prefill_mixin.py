@@ -28,12 +28,14 @@ from sglang.srt.disaggregation.handoff.metrics import (
     FINISHED,
 )
 from sglang.srt.disaggregation.handoff.prefill_machine import (
+    HOLD_ENGINE,
     HOLD_KV,
     OPEN_STATES,
     PrefillMachine,
     PrefillState,
 )
 from sglang.srt.disaggregation.handoff.sessions import Session
+from sglang.srt.disaggregation.utils import DisaggregationMode
 from sglang.srt.environ import envs
 from sglang.srt.managers.schedule_batch import FINISH_LENGTH
 from sglang.srt.utils.common import async_h2d
@@ -83,14 +85,17 @@ class SchedulerHandoffPrefillMixin:
         Routers may hold D's bytes until P's answer has ended, so this comes before the KV is sent.
         """
         offer, refusal = self._read_offer(req)
-        # The transfer metadata is kept by room: a second request of the same room reads the same offer.
-        if offer is not None and self.handoff.knows(offer.nonce):
-            offer, refusal = None, "offer_repeated"
-        if offer is None:
-            self._take_ordinary_prefill(req, refusal)
+        self.handoff.now = time.monotonic()
+        # D has judged the request, but by its own default sampling parameters.
+        misfit = self._misfit(req)
+        if misfit is None and offer is not None:
+            refusal = self._why_not_accept(offer)
+        if misfit is not None or refusal:
+            if misfit is None:
+                self.handoff_peers.refused(self._decode_peer(req), refusal)
+            self.note_ordinary_path(req, misfit or refusal)
             return
         received = req.time_stats.scheduler_recv_time or time.perf_counter()
-        self.handoff.now = time.monotonic()
         machine = PrefillMachine(
             prompt_len=len(req.origin_input_ids),
             cached_tokens=req.cached_tokens,
@@ -152,15 +157,26 @@ class SchedulerHandoffPrefillMixin:
             self.handoff.channel.drop(f"offer_{e.reason}", str(e))
             return None, f"offer_{e.reason}"
 
-    def _take_ordinary_prefill(self: Scheduler, req: Req, refusal: str) -> None:
-        # Judge the request as D did, by its own length, not the 1 that upstream has put.
+    def _why_not_accept(self: Scheduler, offer: Offer) -> str:
+        # The transfer metadata is kept by room: a second request of the same room reads the same offer.
+        if self.handoff.knows(offer.nonce):
+            return "offer_repeated"
+        # Each session with a D that doesn't hear this worker holds the request's KV until the silence timeout.
+        if any(
+            s.peer == offer.endpoint and s.machine.unanswered(self.handoff.now)
+            for s in self.handoff
+        ):
+            return "peer_silent"
+        return ""
+
+    @staticmethod
+    def _misfit(req: Req) -> Optional[str]:
+        """By the request's own length, not the 1 that upstream has put."""
         params = req.sampling_params
         params.max_new_tokens, one = req.handoff_max_new_tokens, params.max_new_tokens
         misfit = request_misfit(req)
         params.max_new_tokens = one
-        if misfit is None:
-            self.handoff_peers.refused(self._decode_peer(req), refusal)
-        self.note_ordinary_path(req, misfit or refusal)
+        return misfit
 
     def _decode_peer(self: Scheduler, req: Req) -> str:
         """The KV socket of the decode worker that asks for this request's KV."""
@@ -256,6 +272,12 @@ class SchedulerHandoffPrefillMixin:
             self.bridges.step_took(seconds)
         else:
             self.bridges.prompts_took(tokens, seconds)
+
+    def end_generation_of_handoffs(self: Scheduler) -> None:
+        """The weights change now: no answer is to be of both. D takes over when the KV is there."""
+        if self.disaggregation_mode == DisaggregationMode.PREFILL:
+            for session in self.handoff:
+                session.machine.hold(HOLD_ENGINE)
 
     def _wants_step(self: Scheduler, session: Session) -> bool:
         machine = session.machine

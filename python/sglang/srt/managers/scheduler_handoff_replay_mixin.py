@@ -22,7 +22,7 @@ from sglang.srt.disaggregation.handoff.worth import ReplayWorth
 from sglang.srt.disaggregation.utils import DisaggregationMode
 from sglang.srt.environ import envs
 from sglang.srt.managers.schedule_batch import ScheduleBatch
-from sglang.srt.runtime_context import get_disagg
+from sglang.srt.runtime_context import get_disagg, get_schedule
 from sglang.srt.utils.common import is_pin_memory_available
 
 if TYPE_CHECKING:
@@ -47,6 +47,9 @@ class SchedulerHandoffReplayMixin:
         self._max_replay_tokens = setting.get()
         if self._max_replay_tokens < 1:
             raise ValueError(f"{setting.name} must be at least 1, got {setting.get()}")
+        chunk = get_schedule().chunked_prefill_size
+        if chunk is not None and chunk > 0:  # what upstream sizes the buffers of an extend for
+            self._max_replay_tokens = min(self._max_replay_tokens, chunk)
         self._replayed_last = False
         self._replay_cost = StepCost() if self._replays_by_steps else LinearCost()
         self.replay_worth = ReplayWorth(

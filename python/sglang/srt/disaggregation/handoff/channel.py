@@ -13,7 +13,7 @@ from typing import Iterator, Optional, Tuple
 
 import zmq
 
-from sglang.srt.utils.network import NetworkAddress, restrict_zmq_peers
+from sglang.srt.utils.network import NetworkAddress, restrict_zmq_peers, zmq_connect
 
 from .messages import MAX_FRAME_BYTES, FrameError, Message, decode, encode
 from .metrics import HandoffMetrics
@@ -131,7 +131,7 @@ class HandoffChannel:
             socket.set(zmq.LINGER, 0)
             if "[" in endpoint:
                 socket.set(zmq.IPV6, 1)
-            socket.connect(endpoint)
+            zmq_connect(socket, endpoint)
             self._peers[endpoint] = socket
         self._peers.move_to_end(endpoint)
         return socket

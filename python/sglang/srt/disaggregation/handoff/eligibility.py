@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, List, Optional, Sequence
 
+from .metrics import OWN_LABELS
+
 if TYPE_CHECKING:
+    from sglang.srt.configs.model_config import ModelConfig
     from sglang.srt.managers.schedule_batch import Req
 
 
@@ -53,6 +56,15 @@ def unsupported_options(cfg: Any) -> List[str]:
         (cfg.enable_kv_cache_sharding, "--enable-kv-cache-sharding"),
         (cfg.enable_hierarchical_cache, "--enable-hierarchical-cache"),
         (cfg.enable_lmcache or cfg.enable_flexkv, "LMCache and FlexKV"),
+        (cfg.radix_cache_backend is not None, f"--radix-cache-backend {cfg.radix_cache_backend}"),
+        (cfg.enable_unified_cache_external_linker, "--enable-unified-cache-external-linker"),
+        (cfg.enable_return_routed_experts, "--enable-return-routed-experts"),
+        (cfg.enable_return_indexer_topk, "--enable-return-indexer-topk"),
+        (cfg.kt_weight_path is not None, "--kt-weight-path"),
+        (
+            bool(OWN_LABELS & set(cfg.extra_metric_labels or ())),
+            f"--extra-metric-labels with {', '.join(sorted(OWN_LABELS))}",
+        ),
         (cfg.enable_memory_saver, "--enable-memory-saver"),
         (cfg.moe_a2a_backend != "none", f"--moe-a2a-backend {cfg.moe_a2a_backend}"),
         (cfg.dllm_algorithm is not None, "--dllm-algorithm"),
@@ -104,7 +116,7 @@ def refuse_unsupported(cfg: Any) -> None:
         )
 
 
-def refuse_unsupported_state(state_types: Sequence[Any], is_encoder_decoder: bool) -> None:
+def refuse_unsupported_state(state_types: Sequence[Any], model_config: ModelConfig) -> None:
     """What is known once the model is loaded: KV alone is rebuilt by a replay, and only what no step
     changes in place may be sent while P decodes on.
 
@@ -112,16 +124,18 @@ def refuse_unsupported_state(state_types: Sequence[Any], is_encoder_decoder: boo
         state_types: what else than KV a request's transfer carries (``StateType``).
 
     Raises:
-        ValueError: the model has such a state, or an encoder.
+        ValueError: the model has such a state, or another of its own.
     """
     states = [str(getattr(state, "value", state)) for state in state_types]
-    if is_encoder_decoder:
+    if model_config.is_encoder_decoder:
         states.append("the encoder's output")
+    if model_config.use_ngram_embedding or model_config.use_engram:
+        states.append("n-gram tables")
     if states:
         raise ValueError(
             "--disaggregation-seamless-handoff does not support this model: besides KV its requests have "
             + ", ".join(states)
-            + ", as models with sliding windows, recurrent or sparse layers do. Drop the flag."
+            + ", as models with sliding windows, recurrent or sparse layers and the like do. Drop the flag."
         )
 
 

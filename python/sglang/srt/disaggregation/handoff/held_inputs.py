@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional
+from typing import Any, List, Tuple
 
 from sglang.srt.managers.io_struct import (
+    BeginWeightUpdateReqInput,
+    EndWeightUpdateReqInput,
     ShutdownReq,
     UpdateWeightFromDiskReqInput,
     UpdateWeightsFromDistributedReqInput,
@@ -12,28 +14,27 @@ from sglang.srt.managers.io_struct import (
     UpdateWeightsFromTensorReqInput,
 )
 
-# The tokenizer manager kills a scheduler 15 s after it has asked it to end.
-SHUTDOWN_WAIT = 10.0  # seconds
-
-HELD = (
-    ShutdownReq,
+WEIGHT_UPDATES = (
+    BeginWeightUpdateReqInput,
+    EndWeightUpdateReqInput,
     UpdateWeightFromDiskReqInput,
     UpdateWeightsFromDistributedReqInput,
     UpdateWeightsFromIPCReqInput,
     UpdateWeightsFromTensorReqInput,
 )
+UPDATE_WAIT = 30.0  # seconds, at most: a decode worker that is full may keep its requests waiting for minutes
+SHUTDOWN_WAIT = 8.0  # the tokenizer manager kills a scheduler 15 s after it has asked it to end
 
 
 class HeldInputs:
-    """Keeps the inputs of these kinds, in their order. A session ends by its own deadlines, so they wait
-    no longer than those; a shutdown no longer than ``SHUTDOWN_WAIT``."""
+    """Keeps the inputs of these kinds, in their order, for a bounded time."""
 
     def __init__(self) -> None:
-        self._held: List[Any] = []
-        self._shutdown_at: Optional[float] = None  # seconds, when it is passed on at the latest
+        self._held: List[Tuple[float, Any]] = []  # until when, seconds
 
     def pass_on(self, inputs: List[Any], live: bool, now: float) -> List[Any]:
-        """What of ``inputs``, and of those held before, the scheduler is to see now.
+        """What of ``inputs``, and of those held before, the scheduler is to see now. A shutdown takes
+        the place of the updates that were held with it: there would be no time for them.
 
         Args:
             live: requests are being handed over.
@@ -41,12 +42,16 @@ class HeldInputs:
         """
         if not live and not self._held:
             return inputs
-        held = [one for one in inputs if isinstance(one, HELD)]
-        others = [one for one in inputs if not isinstance(one, HELD)]
-        self._held += held
-        if self._shutdown_at is None and any(isinstance(one, ShutdownReq) for one in held):
-            self._shutdown_at = now + SHUTDOWN_WAIT
-        if live and (self._shutdown_at is None or now < self._shutdown_at):
+        others = []
+        for one in inputs:
+            if isinstance(one, ShutdownReq):
+                self._held.append((now + SHUTDOWN_WAIT, one))
+            elif isinstance(one, WEIGHT_UPDATES):
+                self._held.append((now + UPDATE_WAIT, one))
+            else:
+                others.append(one)
+        if live and not any(until <= now for until, _ in self._held):
             return others
-        passed, self._held, self._shutdown_at = self._held, [], None
-        return others + passed
+        passed, self._held = [one for _, one in self._held], []
+        shutdowns = [one for one in passed if isinstance(one, ShutdownReq)]
+        return others + (shutdowns or passed)

@@ -117,6 +117,9 @@ METRICS = (
 )
 
 
+OWN_LABELS = {label for metric in METRICS for label in metric.labels}
+
+
 class HandoffMetrics:
     """One worker's metrics, one object a process."""
 

@@ -110,6 +110,10 @@ class PrefillMachine:
     def lease_end(self) -> float:
         return self._heard_stamp / 1e6 + self.timing.lease
 
+    def unanswered(self, now: float) -> bool:
+        """D has not confirmed anything of this session, for a lease: it may not hear this worker."""
+        return not self._opened and now >= self.lease_end
+
     # ------------------------------------------------------------------- events
     def start(
         self, now: float, first_token: int, end: Optional[EndReason] = None

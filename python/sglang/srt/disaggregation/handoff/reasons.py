@@ -38,6 +38,7 @@ REASONS = {
     "offer_version": "the decode worker offers another protocol version: run the same release on both",
     "offer_malformed": "the decode worker's offer can't be read: run the same release on both",
     "offer_repeated": "its room had a request before whose offer is still there",
+    "peer_silent": "the decode worker has confirmed nothing of an earlier request: can this worker reach its control port?",
     "not_opened": "its KV was there before prefill's first word, as with a short prompt on a fast link; if that is "
     "so of every request, the prefill worker accepts none: start it with --disaggregation-seamless-handoff too",
     "config": "the two workers serve different models, dtypes, quantization, end tokens or weight versions",
