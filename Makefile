@@ -52,9 +52,10 @@ build/models/smollm2-135m-instruct/model.safetensors: cpu/models/smollm2.py | $(
 	@echo "== Model $(@D)"
 	$(BIN)/python $< $(@D)
 
-# those without servers run beside the others
+# those with real servers want both cores, the others one each; only files that have some are read for the former
 test: setup
-	$(BIN)/python test/run.py
+	$(BIN)/python -m pytest test -m "not real" -n 2 --dist worksteal
+	$(BIN)/python -m pytest $$(grep -rl "mark\.real" test --include="test_*.py" | sort) -m real
 
 demo: setup
 	$(BIN)/python -m demo

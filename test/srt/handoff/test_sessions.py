@@ -262,3 +262,41 @@ def test_the_caller_is_told_of_each_deadline_with_its_session(table):
 def test_nobody_need_listen_to_deadlines(table):
     on_prefill(table)
     handle(table, now=T0 + TIMING.lease + TIMING.silence)
+
+
+# ---------------------------------------------------------------------------- a peer that doesn't answer
+def test_a_peer_is_silent_when_a_lease_has_brought_no_answer(table):
+    assert not table.is_silent(D_ENDPOINT)
+    on_prefill(table)
+    handle(table, now=T0 + TIMING.lease - 0.1)
+    assert not table.is_silent(D_ENDPOINT)
+    handle(table, now=T0 + TIMING.lease)
+    assert table.is_silent(D_ENDPOINT) and not table.is_silent("tcp://another:1")
+
+
+def test_a_peer_that_answers_another_request_is_not_silent_for_a_lease(table):
+    """On a network that loses messages one session may have no answer for long."""
+    on_prefill(table)
+    on_prefill(table, nonce=OTHER)
+    at = T0 + TIMING.lease / 2
+    handle(table, Ack(ROOM, OTHER, 1, int(T0 * 1e6)), now=at)
+    handle(table, now=T0 + TIMING.lease)
+    assert not table.is_silent(D_ENDPOINT)
+    handle(table, now=at + TIMING.lease)
+    assert table.is_silent(D_ENDPOINT)
+
+
+def test_a_session_that_has_ended_says_nothing_of_its_peer(table):
+    session = on_prefill(table)
+    handle(table, Abort(ROOM, NONCE, AbortReason.NOT_OPENED), now=T0)
+    handle(table, now=T0 + 2 * TIMING.lease)
+    assert session.machine.done and not table.is_silent(D_ENDPOINT)
+
+
+def test_peers_that_were_heard_are_bounded(table, monkeypatch):
+    monkeypatch.setattr(sessions, "MAX_HEARD", 2)
+    for n in range(4):
+        session = on_prefill(table, nonce=bytes([n]) * 16)
+        session.peer = f"tcp://peer:{n}"
+        handle(table, Ack(ROOM, session.machine.nonce, 1, int(T0 * 1e6)), now=T0 + 0.01)
+    assert list(table._heard_at) == ["tcp://peer:2", "tcp://peer:3"]

@@ -161,11 +161,8 @@ class SchedulerHandoffPrefillMixin:
         # The transfer metadata is kept by room: a second request of the same room reads the same offer.
         if self.handoff.knows(offer.nonce):
             return "offer_repeated"
-        # Each session with a D that doesn't hear this worker holds the request's KV until the silence timeout.
-        if any(
-            s.peer == offer.endpoint and s.machine.unanswered(self.handoff.now)
-            for s in self.handoff
-        ):
+        # A session with such a D would hold the request's KV until the silence timeout.
+        if self.handoff.is_silent(offer.endpoint):
             return "peer_silent"
         return ""
 

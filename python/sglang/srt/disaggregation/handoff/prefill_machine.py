@@ -111,8 +111,8 @@ class PrefillMachine:
         return self._heard_stamp / 1e6 + self.timing.lease
 
     def unanswered(self, now: float) -> bool:
-        """D has not confirmed anything of this session, for a lease: it may not hear this worker."""
-        return not self._opened and now >= self.lease_end
+        """D has not confirmed anything of this session, for a lease."""
+        return not self._opened and not self.done and now >= self.lease_end
 
     # ------------------------------------------------------------------- events
     def start(

@@ -19,6 +19,7 @@ from .verify import ReplayVerification
 
 # Ended sessions kept to answer a peer whose last message from here was lost.
 MAX_ENDED = 1024
+MAX_HEARD = 256  # peers of which it is known when they were heard last
 
 
 class HandoffInput(msgspec.Struct):
@@ -55,6 +56,7 @@ class SessionTable:
         self.now = now  # seconds, from the newest HandoffInput
         self._live: Dict[bytes, Session] = {}
         self._ended: OrderedDict[bytes, Session] = OrderedDict()
+        self._heard_at: OrderedDict[str, float] = OrderedDict()  # by peer's endpoint, seconds
         self._next_tick = now
         self.clock_wanted = False  # something waits for the time at the next iteration
         self.on_deadline: Optional[Callable[[Session, str], None]] = None  # told of each that fires
@@ -68,6 +70,14 @@ class SessionTable:
     def knows(self, nonce: bytes) -> bool:
         """Whether a session of this nonce lives, or is remembered."""
         return nonce in self._live or nonce in self._ended
+
+    def is_silent(self, peer: str) -> bool:
+        """P: a session with ``peer`` has had no answer for a lease, and none of the others had one since:
+        ``peer`` doesn't hear this worker, or this worker not ``peer``."""
+        heard_at = self._heard_at.get(peer)
+        if heard_at is not None and self.now - heard_at < self.timing.lease:
+            return False
+        return any(s.peer == peer and s.machine.unanswered(self.now) for s in self)
 
     def add(self, session: Session) -> None:
         nonce = session.machine.nonce
@@ -101,6 +111,11 @@ class SessionTable:
                 self.channel.drop("room", type(message).__name__)
             else:
                 replies = session.machine.receive(self.now, message)
+                if session.peer is not None:
+                    self._heard_at[session.peer] = self.now
+                    self._heard_at.move_to_end(session.peer)
+                    while len(self._heard_at) > MAX_HEARD:
+                        self._heard_at.popitem(last=False)
                 # The machine believed an Open before its endpoint is used.
                 if isinstance(message, Open) and session.peer is None:
                     session.peer = message.endpoint
