@@ -2,7 +2,7 @@
 
 import pytest
 
-TIMEOUT_S = 600
+TIMEOUT_S = 300
 TIMEOUT_REAL_S = 600  # the start of the servers counts
 
 

@@ -48,17 +48,16 @@ def test_rate_holds_and_changes_live(tmp_path):
     folder = tmp_path / "www"
     folder.mkdir()
     with contextlib.closing(Network(link_mbit=16)) as net, _server(net, "prefill", folder, size=2_000_000) as url:
-        limited = _seconds(url)
-        assert limited > 0.8  # 2 MB are 1 s at 16 Mbit/s
+        assert 0.8 < _seconds(url) < 2.5  # 2 MB are 1 s at 16 Mbit/s
         net.set_rate(None)
-        assert _seconds(url) < limited * 0.8
+        assert _seconds(url) < 0.5
 
 
 def test_only_the_prefill_host_is_shaped(tmp_path):
     folder = tmp_path / "www"
     folder.mkdir()
     with contextlib.closing(Network(link_mbit=1)) as net, _server(net, "decode", folder, size=2_000_000) as url:
-        assert _seconds(url) < 10  # 16 s if it were
+        assert _seconds(url) < 2
 
 
 def test_host_cut_off_and_back(tmp_path):

@@ -109,7 +109,7 @@ def test_an_empty_channel_returns_at_once(prefill):
     start = time.perf_counter()
     for _ in range(200):
         assert list(prefill.receive()) == []
-    assert time.perf_counter() - start < 200 * 0.05
+    assert time.perf_counter() - start < 1.0
 
 
 def test_connecting_ahead_sends_nothing(prefill, decode):
@@ -237,7 +237,7 @@ def test_a_flood_is_taken_in_pieces(prefill, decode):
             pytest.fail("the flood was too fast for this test")
         if n % 200 == 0:
             time.sleep(0.01)
-    time.sleep(2)  # for the socket's thread, on a machine that is busy
+    time.sleep(SOON_S)
     assert len(list(prefill.receive())) == module.MAX_FRAMES_PER_POLL
     rest = take(prefill, module.MAX_FRAMES_PER_POLL)
     assert rest[-1] == ack(module.MAX_FRAMES_PER_POLL * 2 - 1)
@@ -338,7 +338,7 @@ os._exit(0)  # the authenticator's thread is upstream's and does not end by itse
 def test_the_operators_list_of_peers_is_obeyed():
     """Upstream's SGLANG_ZMQ_ALLOWED_PEERS covers this port as well."""
     run = [sys.executable, "-c", ALLOWLIST]
-    result = subprocess.run(run, capture_output=True, text=True, timeout=400)
+    result = subprocess.run(run, capture_output=True, text=True, timeout=200)
     assert result.stdout.endswith("True False\n"), result.stderr[-2000:]
 
 

@@ -36,7 +36,7 @@ print("pure")
 
 def probe(folder, *files):
     run = [sys.executable, "-c", PROBE, str(folder), *files]
-    return subprocess.run(run, capture_output=True, text=True, timeout=300)
+    return subprocess.run(run, capture_output=True, text=True, timeout=60)
 
 
 def test_the_core_imports_no_world():

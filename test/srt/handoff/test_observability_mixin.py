@@ -47,8 +47,8 @@ class Scheduler(SchedulerHandoffObservabilityMixin):
         self._handoff_reasons_told = set()
 
     @staticmethod
-    def _handoff_rid(session):
-        return session.request.rid
+    def _handoff_req(session):
+        return session.request
 
 
 def lines(caplog, level):

@@ -293,10 +293,13 @@ def test_a_session_that_has_ended_says_nothing_of_its_peer(table):
     assert session.machine.done and not table.is_silent(D_ENDPOINT)
 
 
-def test_peers_that_were_heard_are_bounded(table, monkeypatch):
-    monkeypatch.setattr(sessions, "MAX_HEARD", 2)
-    for n in range(4):
-        session = on_prefill(table, nonce=bytes([n]) * 16)
-        session.peer = f"tcp://peer:{n}"
-        handle(table, Ack(ROOM, session.machine.nonce, 1, int(T0 * 1e6)), now=T0 + 0.01)
-    assert list(table._heard_at) == ["tcp://peer:2", "tcp://peer:3"]
+def test_a_peer_that_answers_a_request_that_has_ended_is_not_silent_for_a_lease(table):
+    on_prefill(table)
+    ended = on_prefill(table, nonce=OTHER)
+    table.retire(ended)
+    at = T0 + TIMING.lease / 2
+    handle(table, Ack(ROOM, OTHER, 1, int(T0 * 1e6)), now=at)
+    handle(table, now=T0 + TIMING.lease)
+    assert not table.is_silent(D_ENDPOINT)
+    handle(table, now=at + TIMING.lease)
+    assert table.is_silent(D_ENDPOINT)

@@ -13,6 +13,6 @@ if torch.cuda.is_available():
     from short_extend_cases import *  # noqa: F403
 else:
 
-    @pytest.mark.timeout(1800)
+    @pytest.mark.timeout(600)
     def test_the_cases_in_the_interpreter():
         run_interpreted("short_extend_cases.py")

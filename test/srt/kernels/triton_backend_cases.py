@@ -37,39 +37,57 @@ class Round:
     def __init__(self, *extends, seed=0):
         torch.manual_seed(seed)
         self.pool, rows = OneLayerPool(SLOTS, KV_HEADS, DIM, DEVICE), ReqToTokenPool(8, 256, DEVICE, False)
-        slots = torch.randperm(SLOTS - 1, device=DEVICE) + 1
-        lens, new_slots = [prefix + new for prefix, new in extends], []
-        for row, (prefix, new) in enumerate(extends, 1):
-            mine, slots = slots[: prefix + new], slots[prefix + new :]
-            rows.req_to_token[row, : prefix + new] = mine
-            self.pool.k[mine[:prefix]], self.pool.v[mine[:prefix]] = torch.randn(2, prefix, KV_HEADS, DIM, device=DEVICE)
-            new_slots.append(mine[prefix:])
-        tokens = sum(new for _, new in extends)
-        self.q = torch.randn(tokens, HEADS * DIM, device=DEVICE)
-        self.k_new, self.v_new = torch.randn(2, tokens, KV_HEADS, DIM, device=DEVICE)
-        self.layer = RadixAttention(HEADS, DIM, DIM**-0.5, KV_HEADS, layer_id=0)
         self.backend = backend(self.pool, rows)
-
-        def numbers(values):
-            return torch.tensor(values, dtype=torch.int64, device=DEVICE)
-
-        self.batch = SimpleNamespace(
-            forward_mode=ForwardMode.EXTEND, batch_size=len(extends), spec_info=None, encoder_lens=None,
-            req_pool_indices=numbers(range(1, len(extends) + 1)), seq_lens=numbers(lens), seq_lens_cpu=torch.tensor(lens),
-            extend_prefix_lens=numbers([prefix for prefix, _ in extends]), extend_prefix_lens_cpu=[prefix for prefix, _ in extends],
-            extend_seq_lens=numbers([new for _, new in extends]), extend_seq_lens_cpu=[new for _, new in extends],
-            out_cache_loc=torch.cat(new_slots).long(), out_cache_loc_is_physical=True,
-            mha_one_shot=False, attn_attend_prefix_cache=False, full_prefill_cuda_graph_capture=False,
-        )  # fmt: skip
-        self.batch.kv_loc_plan = KVLocPlan(
-            source=self.backend.kv_index_translator, req_pool_indices=self.batch.req_pool_indices,
-            seq_lens=self.batch.seq_lens, seq_lens_cpu=self.batch.seq_lens_cpu, write_virtual=self.batch.out_cache_loc,
-        )  # fmt: skip
+        self.batch = filled(self.backend, extends)
+        self.q, self.k_new, self.v_new = new_rows(self.batch)
+        self.layer = RadixAttention(HEADS, DIM, DIM**-0.5, KV_HEADS, layer_id=0)
 
     def forward(self, short_extend: bool, **more):
         self.backend.short_extend = triton_short_extend.TritonShortExtend(self.backend) if short_extend else None
         self.backend.init_forward_metadata(self.batch)
         return self.backend.forward_extend(self.q, self.k_new, self.v_new, self.layer, self.batch, **more)
+
+
+def numbers(values):
+    return torch.tensor(values, dtype=torch.int64, device=DEVICE)
+
+
+def filled(backend, extends):
+    """A batch over requests of (prefix, new) tokens each, their prefixes' KV in scattered slots of the pool."""
+    pool, table = backend.token_to_kv_pool, backend.req_to_token
+    free, new_slots = torch.randperm(SLOTS - 1, device=DEVICE) + 1, []
+    for row, (prefix, new) in enumerate(extends, 1):
+        mine, free = free[: prefix + new], free[prefix + new :]
+        table[row, : prefix + new] = mine
+        pool.k[mine[:prefix]], pool.v[mine[:prefix]] = torch.randn(2, prefix, KV_HEADS, DIM, device=DEVICE)
+        new_slots.append(mine[prefix:])
+    new = [new for _, new in extends]
+    return extend_batch(
+        backend, [prefix + new for prefix, new in extends], new, torch.cat(new_slots).long(), numbers(range(1, len(extends) + 1))
+    )
+
+
+def new_rows(batch):
+    """q, k and v of a batch's new tokens."""
+    tokens = batch.extend_num_tokens
+    return torch.randn(tokens, HEADS * DIM, device=DEVICE), *torch.randn(2, tokens, KV_HEADS, DIM, device=DEVICE)
+
+
+def extend_batch(backend, lens, new, slots, request_rows):
+    """What an extend reads of a ForwardBatch over requests of ``lens`` tokens, ``new`` of them new."""
+    batch = SimpleNamespace(
+        forward_mode=ForwardMode.EXTEND, batch_size=len(lens), spec_info=None, encoder_lens=None, extend_num_tokens=sum(new),
+        req_pool_indices=request_rows, seq_lens=numbers(lens), seq_lens_cpu=torch.tensor(lens),
+        extend_prefix_lens=numbers(lens) - numbers(new), extend_prefix_lens_cpu=[all - some for all, some in zip(lens, new)],
+        extend_seq_lens=numbers(new), extend_seq_lens_cpu=list(new),
+        out_cache_loc=slots, out_cache_loc_is_physical=True,
+        mha_one_shot=False, attn_attend_prefix_cache=False, full_prefill_cuda_graph_capture=False,
+    )  # fmt: skip
+    batch.kv_loc_plan = KVLocPlan(
+        source=backend.kv_index_translator, req_pool_indices=request_rows, seq_lens=batch.seq_lens,
+        seq_lens_cpu=batch.seq_lens_cpu, write_virtual=slots,
+    )  # fmt: skip
+    return batch
 
 
 def backend(pool, rows):

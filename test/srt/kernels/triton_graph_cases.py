@@ -9,12 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from triton_backend_cases import DEVICE, DIM, GPU, HEADS, KV_HEADS, SLOTS, backend
+from triton_backend_cases import DEVICE, DIM, GPU, HEADS, KV_HEADS, SLOTS, backend, extend_batch, filled, new_rows, numbers
 
 from sglang.kernels.ops.attention import short_extend_attention as short
 from sglang.srt.layers.attention import triton_short_extend
 from sglang.srt.layers.radix_attention import RadixAttention
-from sglang.srt.mem_cache.kv_loc_plan import KVLocPlan
 from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
@@ -23,10 +22,6 @@ from one_layer_pool import OneLayerPool
 REQUESTS = 4  # request slots of the graphs
 CONTEXT = 256
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
-
-
-def numbers(values):
-    return torch.tensor(values, dtype=torch.int64, device=DEVICE)
 
 
 class Launches:
@@ -89,7 +84,7 @@ class Runner:
         for bucket in sorted(buckets, reverse=True):
             lens = [bucket] + [0] * (REQUESTS - 1)
             self.seq_lens.copy_(numbers(lens)), self.extend_lens.copy_(numbers(lens))
-            batch = self._batch(lens, lens, self.slots[:bucket], self.request_rows)
+            batch = extend_batch(self.backend, lens, lens, self.slots[:bucket], self.request_rows)
             batch.full_prefill_cuda_graph_capture = True
             batch.seq_lens, batch.extend_seq_lens = self.seq_lens, self.extend_lens
             self.backend.init_forward_metadata_out_graph(batch, in_capture=True)
@@ -104,18 +99,8 @@ class Runner:
     def fill(self, extends, seed):
         """KV of requests with (prefix, new) tokens each, and a batch over the new ones."""
         torch.manual_seed(seed)
-        free, new_slots = torch.randperm(SLOTS - 1, device=DEVICE) + 1, []
-        for row, (prefix, new) in enumerate(extends, 1):
-            mine, free = free[: prefix + new], free[prefix + new :]
-            self.rows.req_to_token[row, : prefix + new] = mine
-            self.pool.k[mine[:prefix]], self.pool.v[mine[:prefix]] = torch.randn(2, prefix, KV_HEADS, DIM, device=DEVICE)
-            new_slots.append(mine[prefix:])
-        batch = self._batch(
-            [prefix + new for prefix, new in extends], [new for _, new in extends],
-            torch.cat(new_slots).long(), numbers(range(1, len(extends) + 1)),
-        )  # fmt: skip
-        tokens = batch.extend_num_tokens
-        return batch, torch.randn(tokens, HEADS * DIM, device=DEVICE), *torch.randn(2, tokens, KV_HEADS, DIM, device=DEVICE)
+        batch = filled(self.backend, extends)
+        return batch, *new_rows(batch)
 
     def eager(self, batch, q, k, v):
         self.backend.init_forward_metadata(batch)
@@ -140,21 +125,6 @@ class Runner:
         replay, output = self.graphs[bucket]
         replay()
         return output[:tokens].clone()
-
-    def _batch(self, lens, new, slots, request_rows):
-        batch = SimpleNamespace(
-            forward_mode=ForwardMode.EXTEND, batch_size=len(lens), spec_info=None, encoder_lens=None, extend_num_tokens=sum(new),
-            req_pool_indices=request_rows, seq_lens=numbers(lens), seq_lens_cpu=torch.tensor(lens),
-            extend_prefix_lens=numbers(lens) - numbers(new), extend_prefix_lens_cpu=[all - some for all, some in zip(lens, new)],
-            extend_seq_lens=numbers(new), extend_seq_lens_cpu=list(new),
-            out_cache_loc=slots, out_cache_loc_is_physical=True,
-            mha_one_shot=False, attn_attend_prefix_cache=False, full_prefill_cuda_graph_capture=False,
-        )  # fmt: skip
-        batch.kv_loc_plan = KVLocPlan(
-            source=self.backend.kv_index_translator, req_pool_indices=request_rows, seq_lens=batch.seq_lens,
-            seq_lens_cpu=batch.seq_lens_cpu, write_virtual=slots,
-        )  # fmt: skip
-        return batch
 
     def _forward(self, batch, q, k, v, **more):
         return self.backend.forward_extend(q, k, v, self.layer, batch, **more)

@@ -256,7 +256,7 @@ class SchedulerHandoffDecodeMixin(SchedulerHandoffReplayMixin):
         free = self.token_to_kv_pool_allocator.available_size()
         if free < get_disagg().num_reserved_decode_tokens and not self.running_batch.is_empty():
             return
-        rids = [session.request.req.rid for session in self.handoff]
+        rids = [req.rid for req in self.handoff_reqs()]
         self.waiting_queue.extend(self.disagg_decode_transfer_queue.pop_transferred(rids))
 
     def _commit_handoff(self: Scheduler, session: Session) -> None:

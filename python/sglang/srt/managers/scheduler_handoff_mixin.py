@@ -149,11 +149,8 @@ class SchedulerHandoffMixin(
         """D's session holds a DecodeRequest around the Req that P's holds."""
         return getattr(session.request, "req", session.request)
 
-    def _handoff_rid(self: Scheduler, session: Session) -> str:
-        return self._handoff_req(session).rid
-
     def handoff_reqs(self: Scheduler) -> List[Req]:
-        """Those whose tokens of before a change of weights are to be told from those after it."""
+        """The requests that are being handed over, in no batch of upstream's."""
         return [self._handoff_req(session) for session in self.handoff]
 
     def drop_handoff_timeouts(
@@ -163,7 +160,7 @@ class SchedulerHandoffMixin(
         its transfer is under no such timeout, and the abort would end the transfer with it."""
         if not aborts:
             return aborts
-        rids = {self._handoff_rid(session) for session in self.handoff}
+        rids = {req.rid for req in self.handoff_reqs()}
         return [abort for abort in aborts if abort.rid not in rids]
 
     def hold_for_handoffs(self: Scheduler, recv_reqs: List) -> List:
@@ -181,7 +178,7 @@ class SchedulerHandoffMixin(
     def abort_handoff(self: Scheduler, recv_req: AbortReq) -> None:
         """Tell the peer at once that a request is aborted here; upstream frees it."""
         for session in self.handoff:
-            rid = self._handoff_rid(session)
+            rid = self._handoff_req(session).rid
             if recv_req.abort_all or rid.startswith(recv_req.rid):
                 session.aborted_here = True
                 self.handoff.send(

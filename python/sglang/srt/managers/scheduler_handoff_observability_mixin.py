@@ -112,7 +112,7 @@ class SchedulerHandoffObservabilityMixin:
 
     def note_handoff_deadline(self: Scheduler, session: Session, deadline: str) -> None:
         self.handoff_metrics.deadline(deadline)
-        logger.info("Handoff of %s: the %s deadline has fired.", self._handoff_rid(session), deadline)
+        logger.info("Handoff of %s: the %s deadline has fired.", self._handoff_req(session).rid, deadline)
 
     def note_handoff_silence(self: Scheduler, session: Session) -> None:
         """D is about to give up a request. Count it if that is for P's silence."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Union
 
 import msgspec
@@ -19,7 +20,6 @@ from .verify import ReplayVerification
 
 # Ended sessions kept to answer a peer whose last message from here was lost.
 MAX_ENDED = 1024
-MAX_HEARD = 256  # peers of which it is known when they were heard last
 
 
 class HandoffInput(msgspec.Struct):
@@ -36,6 +36,7 @@ class Session:
     request: Any
     machine: Union[PrefillMachine, DecodeMachine]
     peer: Optional[str]  # the other side's endpoint; D learns it from Open
+    heard_at: float = -inf  # seconds, when its last message was read
     in_flight: int = 0  # forwards launched for this request whose result is not seen
     transfer_ended: Optional[float] = None  # P: perf_counter seconds
     kv_sent: bool = False  # P: the transfer has succeeded
@@ -56,7 +57,6 @@ class SessionTable:
         self.now = now  # seconds, from the newest HandoffInput
         self._live: Dict[bytes, Session] = {}
         self._ended: OrderedDict[bytes, Session] = OrderedDict()
-        self._heard_at: OrderedDict[str, float] = OrderedDict()  # by peer's endpoint, seconds
         self._next_tick = now
         self.clock_wanted = False  # something waits for the time at the next iteration
         self.on_deadline: Optional[Callable[[Session, str], None]] = None  # told of each that fires
@@ -74,10 +74,10 @@ class SessionTable:
     def is_silent(self, peer: str) -> bool:
         """P: a session with ``peer`` has had no answer for a lease, and none of the others had one since:
         ``peer`` doesn't hear this worker, or this worker not ``peer``."""
-        heard_at = self._heard_at.get(peer)
-        if heard_at is not None and self.now - heard_at < self.timing.lease:
+        if not any(s.peer == peer and s.machine.unanswered(self.now) for s in self):
             return False
-        return any(s.peer == peer and s.machine.unanswered(self.now) for s in self)
+        known = (*self._live.values(), *self._ended.values())
+        return all(self.now - s.heard_at >= self.timing.lease for s in known if s.peer == peer)
 
     def add(self, session: Session) -> None:
         nonce = session.machine.nonce
@@ -111,11 +111,7 @@ class SessionTable:
                 self.channel.drop("room", type(message).__name__)
             else:
                 replies = session.machine.receive(self.now, message)
-                if session.peer is not None:
-                    self._heard_at[session.peer] = self.now
-                    self._heard_at.move_to_end(session.peer)
-                    while len(self._heard_at) > MAX_HEARD:
-                        self._heard_at.popitem(last=False)
+                session.heard_at = self.now
                 # The machine believed an Open before its endpoint is used.
                 if isinstance(message, Open) and session.peer is None:
                     session.peer = message.endpoint
