@@ -274,10 +274,13 @@ def test_a_peer_is_silent_when_a_lease_has_brought_no_answer(table):
     assert table.is_silent(D_ENDPOINT) and not table.is_silent("tcp://another:1")
 
 
-def test_a_peer_that_answers_another_request_is_not_silent_for_a_lease(table):
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_peer_that_answers_another_request_is_not_silent_for_a_lease(table, ended):
     """On a network that loses messages one session may have no answer for long."""
     on_prefill(table)
-    on_prefill(table, nonce=OTHER)
+    other = on_prefill(table, nonce=OTHER)
+    if ended:
+        table.retire(other)
     at = T0 + TIMING.lease / 2
     handle(table, Ack(ROOM, OTHER, 1, int(T0 * 1e6)), now=at)
     handle(table, now=T0 + TIMING.lease)
@@ -291,15 +294,3 @@ def test_a_session_that_has_ended_says_nothing_of_its_peer(table):
     handle(table, Abort(ROOM, NONCE, AbortReason.NOT_OPENED), now=T0)
     handle(table, now=T0 + 2 * TIMING.lease)
     assert session.machine.done and not table.is_silent(D_ENDPOINT)
-
-
-def test_a_peer_that_answers_a_request_that_has_ended_is_not_silent_for_a_lease(table):
-    on_prefill(table)
-    ended = on_prefill(table, nonce=OTHER)
-    table.retire(ended)
-    at = T0 + TIMING.lease / 2
-    handle(table, Ack(ROOM, OTHER, 1, int(T0 * 1e6)), now=at)
-    handle(table, now=T0 + TIMING.lease)
-    assert not table.is_silent(D_ENDPOINT)
-    handle(table, now=at + TIMING.lease)
-    assert table.is_silent(D_ENDPOINT)
