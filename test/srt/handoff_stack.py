@@ -104,10 +104,18 @@ def generate_held(pair, ids, *, tokens_first: int, rid: str, **sampling) -> clie
 
 
 def bridging(pair, ids, *, rid: str, tokens: int = 5, **sampling) -> client.Stream:
-    """A request whose transfer is held and of which `tokens` tokens have come."""
+    """A request whose transfer is held and of which `tokens` tokens have come.
+
+    Raises:
+        AssertionError: it was not handed off.
+    """
     pair.hold.request(rid)
     stream = client.start_generate(pair.url, ids, rid=rid, ignore_eos=True, **sampling)
-    stream.wait_for_tokens(tokens, timeout=60)
+    try:
+        stream.wait_for_tokens(tokens, timeout=60)
+    except TimeoutError as e:
+        pair.hold.release(rid)
+        raise AssertionError(f"not bridged: {handoff(stream.result())}") from e
     return stream
 
 

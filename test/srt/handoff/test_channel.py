@@ -3,10 +3,12 @@
 import logging
 import os
 import random
+import socket
 import subprocess
 import sys
+import threading
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 
 import msgspec
 import pytest
@@ -278,6 +280,79 @@ def test_an_endpoint_that_is_none_is_counted_and_leaks_nothing(endpoint, refused
     # And close() has returned: no socket was left open in its context.
 
 
+# ---------------------------------------------------------------------------- a dead connection
+class Relay:
+    """Passes connections on to ``endpoint``; ``stall`` makes those that are open pass nothing more, unclosed."""
+
+    def __init__(self, endpoint):
+        host, port = endpoint.removeprefix("tcp://").split(":")
+        self._to = (host, int(port))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.endpoint = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._stalled = threading.Event()  # of the connections that are open
+        self._sockets, self._passing = [], []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def stall(self):
+        self._stalled.set()
+        for thread in self._passing:
+            thread.join()
+        self._stalled = threading.Event()
+
+    def closed_by_the_bound_side(self, connection):
+        """Whether ``connection`` (0: the first) was closed at the far end."""
+        with suppress(TimeoutError, OSError):
+            far = self._sockets[2 * connection + 1]
+            far.settimeout(WAIT_S)
+            while far.recv(4096):
+                pass
+            return True
+        return False
+
+    def close(self):
+        self.stall()
+        self._listener.close()
+        for each in self._sockets:
+            each.close()
+
+    def _accept(self):
+        with suppress(OSError):
+            while True:
+                near, far = self._listener.accept()[0], socket.create_connection(self._to)
+                self._sockets += [near, far]
+                for source, sink in ((near, far), (far, near)):
+                    self._passing.append(threading.Thread(target=self._pass, args=(source, sink, self._stalled)))
+                    self._passing[-1].start()
+
+    @staticmethod
+    def _pass(source, sink, stalled):
+        source.settimeout(0.05)
+        with suppress(OSError):
+            while not stalled.is_set():
+                try:
+                    data = source.recv(4096)
+                except TimeoutError:
+                    continue
+                sink.sendall(data)
+                if not data:
+                    break
+
+
+def test_a_connection_that_died_unseen_is_made_anew(prefill, decode):
+    """No end says goodbye when a network or a host goes away: the sender must not wait for TCP to notice, and the
+    bound side must not keep the dead connection."""
+    with closing(Relay(prefill.endpoint)) as relay:
+        decode.send(relay.endpoint, ack(1))
+        assert take(prefill) == [ack(1)]
+        relay.stall()
+        end, got = time.monotonic() + WAIT_S, []
+        while not got and time.monotonic() < end:
+            decode.send(relay.endpoint, ack(2))
+            got = take(prefill, seconds=0.1)
+        assert got and got[-1] == ack(2)
+        assert relay.closed_by_the_bound_side(0)
+
+
 # ---------------------------------------------------------------------------- addresses
 def test_two_workers_on_one_host_have_their_own_ports():
     with opened() as first, opened() as second:
@@ -295,8 +370,6 @@ def test_the_port_is_bound_to_the_given_host_only():
 
 
 def ipv6():
-    import socket
-
     try:
         with socket.socket(socket.AF_INET6) as probe:
             probe.bind(("::1", 0))

@@ -24,6 +24,10 @@ RECEIVE_HIGH_WATER_MARK = 1024  # frames per peer: 64 MiB at most; what comes fa
 SEND_HIGH_WATER_MARK = 1024  # frames per peer
 MAX_PEERS = 256
 MAX_FRAMES_PER_POLL = 512
+HEARTBEAT_INTERVAL_MS = 500
+HEARTBEAT_TIMEOUT_MS = 2000
+CONNECT_TIMEOUT_MS = 2000
+HANDSHAKE_TIMEOUT_MS = 5000
 
 
 class HandoffChannel:
@@ -48,6 +52,7 @@ class HandoffChannel:
         self._socket.set(zmq.RCVHWM, RECEIVE_HIGH_WATER_MARK)
         self._socket.set(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
         self._socket.set(zmq.LINGER, 0)
+        _watch_connections(self._socket)
         restrict_zmq_peers(self._context, self._socket)
         address = NetworkAddress(host, 0)
         if address.is_ipv6:
@@ -129,9 +134,22 @@ class HandoffChannel:
             socket = self._context.socket(zmq.PUSH)
             socket.set(zmq.SNDHWM, SEND_HIGH_WATER_MARK)
             socket.set(zmq.LINGER, 0)
+            _watch_connections(socket)
             if "[" in endpoint:
                 socket.set(zmq.IPV6, 1)
             zmq_connect(socket, endpoint)
             self._peers[endpoint] = socket
         self._peers.move_to_end(endpoint)
         return socket
+
+
+def _watch_connections(socket: zmq.Socket) -> None:
+    """Have libzmq give dead connections up, and the connecting side make new ones.
+
+    TCP alone would wait, after a cut of the network, for about as long again as the cut was,
+    and a bound socket would keep the connections of hosts that went away.
+    """
+    socket.set(zmq.HEARTBEAT_IVL, HEARTBEAT_INTERVAL_MS)
+    socket.set(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
+    socket.set(zmq.CONNECT_TIMEOUT, CONNECT_TIMEOUT_MS)
+    socket.set(zmq.HANDSHAKE_IVL, HANDSHAKE_TIMEOUT_MS)
