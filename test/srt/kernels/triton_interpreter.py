@@ -4,6 +4,9 @@ Triton 3.8.0 keeps bfloat16 as 16-bit patterns: its dot multiplies the patterns,
 Here a dot widens first and a cast rounds to nearest even. Other bfloat16 arithmetic stays wrong; kernels that keep
 everything but dot operands in float32 do not meet it.
 
+Its dot is BLAS', which sums a row in another order where the row lies elsewhere in its tile, or the tile has another
+size, on some processors (seen on an EPYC without AVX-512, not on a Xeon). A GPU's does not: here a row is summed in order.
+
 And at each call of a device function it searches Triton's modules for what to patch, half of a small kernel's time:
 here once a launch.
 """
@@ -30,7 +33,13 @@ def use() -> None:
         return TensorHandle((handle.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
 
     def create_dot(self, a, b, d, *rest):
-        return dot(self, widened(a), widened(b), d, *rest)
+        a, b = widened(a), widened(b)
+        if 8 in (a.dtype.primitive_bitwidth, b.dtype.primitive_bitwidth):
+            return dot(self, a, b, d, *rest)
+        left, right = (each.data.astype(d.data.dtype) for each in (a, b))
+        # Not along the last axis: there numpy adds in pairs.
+        product = (left[..., :, :, None] * right[..., None, :, :]).sum(axis=-2)
+        return TensorHandle(product + d.data, d.dtype.scalar)
 
     def cast_impl(self, source, to):
         if source.dtype.scalar == tl.bfloat16 and to.scalar == tl.float32:
