@@ -13,7 +13,7 @@ MODELS := $(addprefix build/models/,tiny-qwen3-float32 tiny-qwen3-bfloat16 smoll
 setup: system tree models
 
 system:
-	@sh cpu/system_packages.sh
+	@PYTHON=$(PYTHON) sh cpu/system_packages.sh
 
 # no compiling: most of the modules are never imported
 $(REQUIREMENTS): cpu/requirements.txt

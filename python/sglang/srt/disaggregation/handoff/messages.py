@@ -44,9 +44,8 @@ class AbortReason(IntEnum):
     CONFIG = 3  # P and D serve different models or settings
     CONFLICT = 4  # the two logs disagree
     TRANSFER = 5  # the prompt KV will not arrive
-    UNKNOWN = 6  # no such session
-    TIMEOUT = 7  # the peer was silent for too long
-    NO_SLOT = 8  # no KV slot on D for the replay, P has stopped for good, and D frees none
+    TIMEOUT = 6  # the peer was silent for too long
+    NO_SLOT = 7  # no KV slot on D for the replay, P has stopped for good, and D frees none
 
 
 class EndReason(IntEnum):

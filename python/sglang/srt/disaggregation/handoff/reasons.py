@@ -45,7 +45,6 @@ REASONS = {
     "client": "the client went away, or the request was aborted",
     "conflict": "the two workers' logs or first tokens disagree",
     "transfer": "the KV transfer failed",
-    "unknown": "the other worker knows no such request",
     "timeout": "the other worker was silent for too long",
     "no_slot": "decode has no KV slot for the replay, and prefill had stopped for good",
 }
