@@ -20,7 +20,7 @@ from sglang.srt.disaggregation.handoff.messages import (
     decode,
     encode,
 )
-from sglang.srt.disaggregation.handoff.prefill_machine import PrefillState
+from sglang.srt.disaggregation.handoff.prefill_machine import HOLD_ENGINE, PrefillState
 
 
 class Pair:
@@ -232,6 +232,41 @@ def test_a_lost_message_delays_tokens_and_nothing_else(kind, times):
     assert pair.d.state is DecodeState.OWNER and not pair.d.alone
     pair.own()
     assert pair.ended_well()
+
+
+@pytest.mark.parametrize("late", [0, 3], ids=["acks at once", "acks three tokens late"])
+def test_a_lost_entry_is_sent_again_while_new_ones_are_made(late):
+    """Every token is sent at once, and none that follows a lost one counts for anything."""
+    pair, step = Pair(end=1000, p_knows_end=False, budget=1000), TIMING.resend / 20
+    for token in range(2, 101):
+        pair.lost = lambda message: isinstance(message, Append) and message.start == 10 and token == 10
+        pair.seconds += step
+        pair.sample()
+        pair.say(pair.to_d, pair.p.tick(pair.p_now))
+        while pair.to_d:
+            pair.deliver(pair.to_d)
+        while len(pair.to_p) > late:
+            pair.deliver(pair.to_p)
+        if token > 10 + 20 + 1 + late:
+            assert len(pair.client) == len(pair.p.log), token
+    assert pair.said.count("Append") - 100 <= 1, "sent again without need"
+
+
+def test_a_P_that_must_not_generate_gives_up_what_D_will_have_no_KV_for():
+    """New weights: P is stopped for good, D acknowledges its signs of life, and neither would ever end."""
+    for first in (lambda p: p.hold(HOLD_ENGINE), lambda p: p.kv_failed()):
+        pair = Pair(end=1000, p_knows_end=False)
+        pair.sample(3)
+        pair.deliver()
+        pair.d.kv_failed(pair.d_now)
+        first(pair.p)
+        pair.wait(1)
+        assert not pair.p.done and not pair.d.hopeless(pair.d_now)
+        pair.p.kv_failed()
+        pair.p.hold(HOLD_ENGINE)
+        pair.wait(1)
+        assert pair.p.abort_reason is AbortReason.TRANSFER and pair.d.hopeless(pair.d_now)
+        assert pair.client == [1, 2, 3, 4]
 
 
 def test_lost_commit_costs_P_a_resend_and_never_a_second_owner():

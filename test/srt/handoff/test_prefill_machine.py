@@ -312,12 +312,15 @@ def test_a_step_launched_before_the_seal_is_dropped_after_it():
 
 
 def test_unacknowledged_entries_are_sent_again_and_then_again():
+    """An interval after D last confirmed more, whatever is sent meanwhile."""
     machine = bridging()
     machine.receive(NOW, ack(1, NOW))
-    assert machine.tick(T0 + 0.99) == []
-    assert machine.tick(T0 + 1.0) == [Append(ROOM, NONCE, 1, 2, [12, 13], us(T0 + 1))]
-    assert machine.tick(T0 + 1.5) == []
-    assert kinds(machine.tick(T0 + 2.0)) == ["Append"]
+    machine.sampled(NOW + 0.9, 14)
+    machine.receive(NOW + 0.9, ack(1, NOW + 0.9))
+    assert machine.tick(NOW + 0.99) == []
+    assert machine.tick(NOW + 1.0) == [Append(ROOM, NONCE, 1, 2, [12, 13, 14], us(NOW + 1))]
+    assert machine.tick(NOW + 1.5) == []
+    assert kinds(machine.tick(NOW + 2.0)) == ["Append"]
 
 
 def test_the_opening_is_sent_again_until_the_first_ack():
@@ -330,7 +333,8 @@ def test_the_opening_is_sent_again_until_the_first_ack():
 def test_with_all_acknowledged_an_empty_append_is_the_sign_of_life():
     machine = bridging()
     machine.receive(NOW, ack(3, NOW))
-    assert machine.tick(T0 + 1) == [Append(ROOM, NONCE, 1, 4, [], us(T0 + 1))]
+    assert machine.tick(NOW + 0.99) == []
+    assert machine.tick(NOW + 1) == [Append(ROOM, NONCE, 1, 4, [], us(NOW + 1))]
 
 
 def test_a_resend_is_cut_to_what_a_message_holds():

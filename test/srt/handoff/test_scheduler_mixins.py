@@ -4,11 +4,15 @@ from collections import deque
 from types import SimpleNamespace
 
 import pytest
+import torch
+from sglang.srt.disaggregation.base import KVPoll
 from sglang.srt.disaggregation.handoff.admission import ADMITTED
 from sglang.srt.disaggregation.handoff.decode_machine import DecodeState
 from sglang.srt.disaggregation.handoff.held_inputs import UPDATE_WAIT, HeldInputs
-from sglang.srt.disaggregation.handoff.prefill_machine import HOLD_ENGINE
+from sglang.srt.disaggregation.handoff.messages import AbortReason, Resume, SealRequest
+from sglang.srt.disaggregation.handoff.prefill_machine import HOLD_ENGINE, PrefillMachine, PrefillState
 from sglang.srt.disaggregation.handoff.record import RequestRecord
+from sglang.srt.disaggregation.handoff.timing import Timing
 from sglang.srt.disaggregation.utils import DisaggregationMode
 from sglang.srt.managers import scheduler_handoff_decode_mixin, scheduler_handoff_mixin, scheduler_handoff_prefill_mixin
 from sglang.srt.managers.io_struct import UpdateWeightFromDiskReqInput
@@ -39,10 +43,16 @@ def test_a_request_that_looks_for_a_place_does_not_take_it_from_itself(others, r
     assert one_place._handoff_room_ahead(mine) is room
 
 
-def test_no_room_without_kv_slots():
-    mine = machine()
-    short = scheduler(handoff=[], _replay_kv_room=lambda reqs: 9, running_batch=SimpleNamespace(reqs=[]))
-    assert not short._handoff_room_ahead(mine)
+@pytest.mark.parametrize("slots, places, room, looks", [(10, 1, True, 1), (9, 1, False, 1), (10, 0, False, 0)])
+def test_room_takes_a_place_and_kv_slots_which_are_counted_only_where_there_is_a_place(slots, places, room, looks):
+    """To count them is to walk all running requests, at each step and for each request that waits."""
+    looked = []
+    made = scheduler(
+        handoff=[], waiting_queue=[], max_running_requests=places, _replay_kv_room=lambda reqs: looked.append(reqs) or slots,
+        running_batch=SimpleNamespace(reqs=[], batch_size=lambda: 0), req_to_token_pool=SimpleNamespace(size=3),
+    )  # fmt: skip
+    assert made._handoff_room_ahead(machine()) is room
+    assert len(looked) == looks
 
 
 @pytest.mark.parametrize("overlap, in_flight, kept", [(True, [1], True), (True, [], False), (False, [1], False)])
@@ -130,6 +140,51 @@ def test_what_is_handed_over_passes_a_retracted_request_where_there_are_slots_or
     )  # fmt: skip
     made.take_over_past_retracted()
     assert (made.waiting_queue, asked) == ((["first", "ready"], [["mine"]]) if looks else (["first"], []))
+
+
+@pytest.fixture
+def bridged():
+    """P's session of a request with a prompt of 10 tokens and t1 logged, and a scheduler that forgets what it sends."""
+    log = PrefillMachine(
+        room=1, nonce=b"n", endpoint="tcp://p", prompt_len=10, cached_tokens=0, fingerprint=b"", budget=9, prefill_us=0, timing=Timing()
+    )
+    log.start(1.0, 101)
+    req = SimpleNamespace(origin_input_ids=[0] * 10, kv=SimpleNamespace(kv_committed_len=10))
+    req.handoff = SimpleNamespace(request=req, machine=log, in_flight=0, transfer_ended=None, kv_sent=False)
+    made = scheduler(handoff=SimpleNamespace(now=1.0, send=lambda *_: None), note_handoff_states=lambda: None)
+    made._end_of = lambda *_: None
+    return made, req
+
+
+def step_returns(made, req, token):
+    made.process_bridge_result(SimpleNamespace(reqs=[req]), SimpleNamespace(next_token_ids=torch.tensor([token])))
+
+
+@pytest.mark.parametrize("resumed_after", [1, 2])
+def test_no_step_of_before_a_seal_goes_into_the_log_that_D_has_resumed(bridged, resumed_after):
+    """Two steps are in flight where upstream polls its inputs continuously: the seal and the Resume may come between."""
+    made, req = bridged
+    log, req.handoff.in_flight, req.kv.kv_committed_len = req.handoff.machine, 2, 12
+    log.receive(1.0, SealRequest(1, b"n", 1, 0))
+    for number, token in enumerate((102, 103), 1):
+        step_returns(made, req, token)
+        if number == resumed_after:
+            log.receive(1.0, Resume(1, b"n", 2, 2))
+    assert log.log.slice(1, 9) == [101] and log.state is PrefillState.BRIDGING and req.handoff.in_flight == 0
+    req.kv.kv_committed_len, req.handoff.in_flight = 11, 1  # given back, and a step launched anew
+    step_returns(made, req, 102)
+    assert log.log.slice(1, 9) == [101, 102]
+
+
+def test_a_failed_transfer_is_told_to_a_P_that_was_stopped_for_good(bridged):
+    """D never takes over without KV, and would wait for tokens for ever."""
+    made, req = bridged
+    made.bridges = SimpleNamespace(transfers=SimpleNamespace(ends=lambda *_: None))
+    log = req.handoff.machine
+    log.hold(HOLD_ENGINE)
+    assert not log.done and made.handoff_keeps_prefill(req, KVPoll.Failed)
+    log.tick(1.1)
+    assert log.abort_reason is AbortReason.TRANSFER
 
 
 class Table(list):

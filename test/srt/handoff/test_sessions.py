@@ -289,6 +289,14 @@ def test_a_peer_that_answers_another_request_is_not_silent_for_a_lease(table, en
     assert table.is_silent(D_ENDPOINT)
 
 
+def test_a_peer_is_not_silent_for_what_lies_unread(table):
+    """Nothing is read during a forward, which may take longer than a lease."""
+    on_prefill(table)
+    handle(table, now=T0)
+    table.now = T0 + 2 * TIMING.lease
+    assert not table.is_silent(D_ENDPOINT)
+
+
 def test_a_session_that_has_ended_says_nothing_of_its_peer(table):
     session = on_prefill(table)
     handle(table, Abort(ROOM, NONCE, AbortReason.NOT_OPENED), now=T0)

@@ -239,15 +239,16 @@ class SchedulerHandoffDecodeMixin(SchedulerHandoffReplayMixin):
     def _handoff_room_ahead(self: Scheduler, machine: DecodeMachine) -> bool:
         """A request sealed now finds KV slots for what is left to replay, and a place in the
         running batch."""
-        if self._replay_kv_room(self.running_batch.reqs) < machine.lag + machine.seal_lag:
-            return False
         ending = sum(
             s.machine.state in (DecodeState.SEALING, DecodeState.DRAINING)
             for s in self.handoff
             if s.machine is not machine
         )
         taken = self.running_batch.batch_size() + len(self.waiting_queue) + ending
-        return taken < min(self.req_to_token_pool.size, self.max_running_requests)
+        if taken >= min(self.req_to_token_pool.size, self.max_running_requests):
+            return False
+        # Last, since it walks all running requests: a full worker would for each that waits.
+        return self._replay_kv_room(self.running_batch.reqs) >= machine.lag + machine.seal_lag
 
     def take_over_past_retracted(self: Scheduler) -> None:
         """Upstream looks at no transfer while a retracted request waits for slots. Those of requests whose

@@ -291,12 +291,11 @@ class SchedulerHandoffPrefillMixin:
         """After Resume the row may hold KV of steps that the seal discarded: give it back and
         put the log's last token in as the next input. False while such a step is in flight."""
         req, machine = session.request, session.machine
-        length = len(req.origin_input_ids) + len(machine.log) - 1
-        if req.kv.kv_committed_len == length + session.in_flight:
+        if self._steps_follow_log(session):
             return True
         if session.in_flight:
             return False
-        self.free_handoff_kv(req, length)
+        self.free_handoff_kv(req, self._rows_of_log(session))
         last = machine.log.slice(len(machine.log), len(machine.log) + 1)
         self.future_map.stash_bonus_tokens(
             *(
@@ -305,6 +304,16 @@ class SchedulerHandoffPrefillMixin:
             )
         )
         return True
+
+    @staticmethod
+    def _rows_of_log(session: Session) -> int:
+        """KV rows of the prompt and the log; the last entry's is written by the next step."""
+        return len(session.request.origin_input_ids) + len(session.machine.log) - 1
+
+    def _steps_follow_log(self: Scheduler, session: Session) -> bool:
+        """The steps in flight go on from the log's end."""
+        rows = session.request.kv.kv_committed_len
+        return rows == self._rows_of_log(session) + session.in_flight
 
     def _bridge_kv_fits(self: Scheduler, slots: int) -> bool:
         """A bridge takes no slot that the prompt being prefilled in chunks still needs."""
@@ -317,11 +326,14 @@ class SchedulerHandoffPrefillMixin:
     def process_bridge_result(
         self: Scheduler, batch: ScheduleBatch, result: GenerationBatchResult
     ) -> None:
-        """Log the sampled tokens; a token of a log closed meanwhile is dropped."""
+        """Log the sampled tokens. One of a log closed meanwhile is dropped, also if D has resumed it since."""
         self.handoff.now = time.monotonic()
         for req, token in zip(batch.reqs, result.next_token_ids.tolist(), strict=True):
             session = req.handoff
+            follows = self._steps_follow_log(session)
             session.in_flight -= 1
+            if not follows:
+                continue
             length = len(session.machine.log) + 1
             self.handoff.send(
                 session,
@@ -350,6 +362,8 @@ class SchedulerHandoffPrefillMixin:
             if session.kv_sent:
                 session.record.mark("kv_sent")
                 self._leave_room(req)
+            else:
+                session.machine.kv_failed()
         if session.in_flight or not session.machine.done:
             return True
         self.free_handoff_kv(req, len(req.origin_input_ids))

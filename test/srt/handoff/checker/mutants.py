@@ -100,7 +100,10 @@ MUTANTS = (
     ),
     Mutant(
         "Ack is not cumulative", ("TERMINATES",),
-        on_p("self._acked = max(self._acked, ack.received)", "self._acked = min(len(self.log), self._acked + 1)"),
+        on_p(
+            "        if ack.received > self._acked:\n            self._acked, self._sent_at = ack.received, now\n",
+            "        self._acked, self._sent_at = min(len(self.log), self._acked + 1), now\n",
+        ),
         world=faults("drop", "KV fails", number=2, answer=2, budget=2),
     ),
     Mutant(

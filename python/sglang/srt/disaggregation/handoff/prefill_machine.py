@@ -92,7 +92,8 @@ class PrefillMachine:
         self._heard_stamp = 0  # µs, newest stamp of ours that D echoed
         self._opened = False
         self._seal_at: Optional[int] = None
-        self._sent_at = 0.0
+        self._sent_at = 0.0  # when what D has not confirmed was sent, or D last confirmed more
+        self._kv_lost = False
         self._closed_at = 0.0
 
     # ------------------------------------------------------------------ queries
@@ -139,6 +140,10 @@ class PrefillMachine:
         self._seal_at = len(self.log) + in_flight
         return self._maybe_seal(now)
 
+    def kv_failed(self) -> None:
+        """The transfer has failed: D relays what P logs, and never takes over."""
+        self._kv_lost = True
+
     def hold(self, why: str) -> None:
         """Stop generating until ``unhold(why)``."""
         self.holds.add(why)
@@ -171,6 +176,8 @@ class PrefillMachine:
             self.hold(HOLD_LEASE)
             if now - self.lease_end >= self.timing.silence:
                 return self.abort(now, AbortReason.TIMEOUT)
+        if self.state is PrefillState.PAUSED and self._kv_lost and HOLD_ENGINE in self.holds:
+            return self.abort(now, AbortReason.TRANSFER)  # nobody would generate the rest
         if now - self._sent_at < self.timing.resend:
             return []
         return self._resend(now)
@@ -212,7 +219,10 @@ class PrefillMachine:
         self.log.extend(start, (token,))
         if end is None and start >= self.budget:
             end = EndReason.BUDGET
-        self._sent_at = now
+        if self._acked == start - 1:
+            # Else D may have missed an entry, and takes none of those that follow: new ones must not put
+            # off that it is sent again.
+            self._sent_at = now
         append = Append(
             self.room, self.nonce, self.term, start, [token], _stamp(now)
         )
@@ -258,7 +268,8 @@ class PrefillMachine:
         if ack.received > len(self.log) or ack.stamp > _stamp(now):
             return []  # not an echo of anything sent
         self._opened = True
-        self._acked = max(self._acked, ack.received)
+        if ack.received > self._acked:
+            self._acked, self._sent_at = ack.received, now
         self._heard_stamp = max(self._heard_stamp, ack.stamp)
         if now < self.lease_end:
             self.unhold(HOLD_LEASE)

@@ -55,6 +55,7 @@ class SessionTable:
     def __init__(self, channel: HandoffChannel, timing: Timing, now: float) -> None:
         self.channel, self.timing = channel, timing
         self.now = now  # seconds, from the newest HandoffInput
+        self._read_at = now  # seconds, when the channel was read last
         self._live: Dict[bytes, Session] = {}
         self._ended: OrderedDict[bytes, Session] = OrderedDict()
         self._next_tick = now
@@ -74,10 +75,11 @@ class SessionTable:
     def is_silent(self, peer: str) -> bool:
         """P: a session with ``peer`` has had no answer for a lease, and none of the others had one since:
         ``peer`` doesn't hear this worker, or this worker not ``peer``."""
-        if not any(s.peer == peer and s.machine.unanswered(self.now) for s in self):
+        # Not as of now: after a long forward an answer may lie unread.
+        if not any(s.peer == peer and s.machine.unanswered(self._read_at) for s in self):
             return False
         known = (*self._live.values(), *self._ended.values())
-        return all(self.now - s.heard_at >= self.timing.lease for s in known if s.peer == peer)
+        return all(self._read_at - s.heard_at >= self.timing.lease for s in known if s.peer == peer)
 
     def add(self, session: Session) -> None:
         nonce = session.machine.nonce
@@ -103,6 +105,7 @@ class SessionTable:
     def handle(self, event: HandoffInput) -> None:
         """Give each message to its machine, then let the machines see the time."""
         self.now = max(self.now, event.now)
+        self._read_at = event.now
         for message in event.messages:
             session = self._live.get(message.nonce) or self._ended.get(message.nonce)
             if session is None:
