@@ -20,7 +20,7 @@ import time
 
 DIRECTIONS = ("prefill", "decode")  # by who receives
 WAKE_MS = 20
-HEARTBEAT_MS, DEAD_AFTER_MS = 500, 2000
+DEAD_AFTER_MS = 2000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,8 +159,7 @@ def run(directory: pathlib.Path, endpoints: dict[str, str]) -> None:
                 if name not in outward:
                     outward[name] = context.socket(zmq.PUSH)
                     # As the workers' own sockets: a cut must not last longer for the proxy than for them.
-                    outward[name].set(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
-                    outward[name].set(zmq.HEARTBEAT_TIMEOUT, DEAD_AFTER_MS)
+                    outward[name].set(zmq.TCP_MAXRT, DEAD_AFTER_MS)
                     outward[name].set(zmq.CONNECT_TIMEOUT, DEAD_AFTER_MS)
                     outward[name].connect((directory / name).read_text())
                 try:

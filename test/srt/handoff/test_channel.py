@@ -6,7 +6,6 @@ import random
 import socket
 import subprocess
 import sys
-import threading
 import time
 from contextlib import closing, contextmanager, suppress
 
@@ -281,76 +280,56 @@ def test_an_endpoint_that_is_none_is_counted_and_leaks_nothing(endpoint, refused
 
 
 # ---------------------------------------------------------------------------- a dead connection
-class Relay:
-    """Passes connections on to ``endpoint``; ``stall`` makes those that are open pass nothing more, unclosed."""
+def shake_hands(endpoint):
+    """A TCP connection that has greeted ``endpoint`` as libzmq's PUSH does (ZMTP 3.0, no security)."""
+    host, port = endpoint.removeprefix("tcp://").split(":")
+    connection = socket.create_connection((host, int(port)), WAIT_S)
+    connection.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32))
+    ready = b"\x05READY\x0bSocket-Type" + (4).to_bytes(4, "big") + b"PUSH"
+    connection.sendall(b"\x04" + bytes([len(ready)]) + ready)
+    answer = b""
+    while b"READY" not in answer:
+        answer += connection.recv(200)
+    return connection
 
-    def __init__(self, endpoint):
-        host, port = endpoint.removeprefix("tcp://").split(":")
-        self._to = (host, int(port))
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.endpoint = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
-        self._stalled = threading.Event()  # of the connections that are open
-        self._sockets, self._passing = [], []
-        threading.Thread(target=self._accept, daemon=True).start()
 
-    def stall(self):
-        self._stalled.set()
-        for thread in self._passing:
-            thread.join()
-        self._stalled = threading.Event()
+def test_a_peer_that_fills_the_queue_and_hangs_up_ends_nothing(prefill, decode):
+    """With libzmq's heartbeats the process was aborted when the next one was due."""
+    connection, frames, left = shake_hands(prefill.endpoint), 100 * (b"\x00\xc8" + bytes(200)), b""
+    connection.settimeout(SOON_S)
+    with suppress(TimeoutError):  # nothing more is taken
+        while True:
+            left = left or frames
+            left = left[connection.send(left) :]
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0" + bytes(4))
+    connection.close()  # with a reset
+    time.sleep(3)
+    end = time.monotonic() + WAIT_S
+    while sum(prefill.dropped.values()) < module.RECEIVE_HIGH_WATER_MARK:
+        assert list(prefill.receive()) == [] and time.monotonic() < end
+    list(prefill.receive())
+    still_works(prefill, decode)
 
-    def closed_by_the_bound_side(self, connection):
-        """Whether ``connection`` (0: the first) was closed at the far end."""
-        with suppress(TimeoutError, OSError):
-            far = self._sockets[2 * connection + 1]
-            far.settimeout(WAIT_S)
-            while far.recv(4096):
-                pass
-            return True
-        return False
 
-    def close(self):
-        self.stall()
-        self._listener.close()
-        for each in self._sockets:
-            each.close()
-
-    def _accept(self):
+def tcp_connections():
+    """This process's connected TCP sockets, as copies."""
+    for fd in map(int, os.listdir("/proc/self/fd")):
         with suppress(OSError):
-            while True:
-                near, far = self._listener.accept()[0], socket.create_connection(self._to)
-                self._sockets += [near, far]
-                for source, sink in ((near, far), (far, near)):
-                    self._passing.append(threading.Thread(target=self._pass, args=(source, sink, self._stalled)))
-                    self._passing[-1].start()
-
-    @staticmethod
-    def _pass(source, sink, stalled):
-        source.settimeout(0.05)
-        with suppress(OSError):
-            while not stalled.is_set():
-                try:
-                    data = source.recv(4096)
-                except TimeoutError:
-                    continue
-                sink.sendall(data)
-                if not data:
-                    break
+            yield socket.socket(fileno=os.dup(fd))
 
 
-def test_a_connection_that_died_unseen_is_made_anew(prefill, decode):
-    """No end says goodbye when a network or a host goes away: the sender must not wait for TCP to notice, and the
-    bound side must not keep the dead connection."""
-    with closing(Relay(prefill.endpoint)) as relay:
-        decode.send(relay.endpoint, ack(1))
-        assert take(prefill) == [ack(1)]
-        relay.stall()
-        end, got = time.monotonic() + WAIT_S, []
-        while not got and time.monotonic() < end:
-            decode.send(relay.endpoint, ack(2))
-            got = take(prefill, seconds=0.1)
-        assert got and got[-1] == ack(2)
-        assert relay.closed_by_the_bound_side(0)
+def test_the_kernel_gives_dead_connections_up_on_both_ends(prefill, decode):
+    """What it does then is shown where links can be cut: test_seamless_handoff_network.py."""
+    still_works(prefill, decode)
+    ports, seen = {int(each.endpoint.rsplit(":", 1)[1]) for each in (prefill, decode)}, 0
+    for each in tcp_connections():
+        with closing(each), suppress(OSError):
+            if each.family == socket.AF_INET and ports & {each.getpeername()[1], each.getsockname()[1]}:
+                assert each.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == module.DEAD_AFTER_MS
+                assert each.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+                assert each.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == module.KEEPALIVE_S
+                seen += 1
+    assert seen == 2
 
 
 # ---------------------------------------------------------------------------- addresses

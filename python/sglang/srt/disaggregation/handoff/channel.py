@@ -24,10 +24,8 @@ RECEIVE_HIGH_WATER_MARK = 1024  # frames per peer: 64 MiB at most; what comes fa
 SEND_HIGH_WATER_MARK = 1024  # frames per peer
 MAX_PEERS = 256
 MAX_FRAMES_PER_POLL = 512
-HEARTBEAT_INTERVAL_MS = 500
-HEARTBEAT_TIMEOUT_MS = 2000
-CONNECT_TIMEOUT_MS = 2000
-HANDSHAKE_TIMEOUT_MS = 5000
+DEAD_AFTER_MS = 2000  # a connection whose other end has confirmed nothing for so long, or none was made
+KEEPALIVE_S = 10  # an idle connection is looked after so often
 
 
 class HandoffChannel:
@@ -144,12 +142,15 @@ class HandoffChannel:
 
 
 def _watch_connections(socket: zmq.Socket) -> None:
-    """Have libzmq give dead connections up, and the connecting side make new ones.
+    """Have TCP give dead connections up, and libzmq make new ones.
 
-    TCP alone would wait, after a cut of the network, for about as long again as the cut was,
-    and a bound socket would keep the connections of hosts that went away.
+    Left alone, TCP would try again, after a cut of the network, only after about as long as the
+    cut was, and a bound socket would keep the connections of hosts that went away. libzmq's own
+    heartbeats are no way: a peer that fills the queue and hangs up makes 4.3.5 abort the process.
     """
-    socket.set(zmq.HEARTBEAT_IVL, HEARTBEAT_INTERVAL_MS)
-    socket.set(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
-    socket.set(zmq.CONNECT_TIMEOUT, CONNECT_TIMEOUT_MS)
-    socket.set(zmq.HANDSHAKE_IVL, HANDSHAKE_TIMEOUT_MS)
+    socket.set(zmq.TCP_MAXRT, DEAD_AFTER_MS)
+    socket.set(zmq.CONNECT_TIMEOUT, DEAD_AFTER_MS)
+    socket.set(zmq.TCP_KEEPALIVE, 1)
+    socket.set(zmq.TCP_KEEPALIVE_IDLE, KEEPALIVE_S)
+    socket.set(zmq.TCP_KEEPALIVE_INTVL, KEEPALIVE_S)
+    socket.set(zmq.TCP_KEEPALIVE_CNT, 3)
