@@ -151,9 +151,9 @@ class PrefillWorker(Worker):
         for session in self.table:
             sent, machine = session.request.transfer.p_state is SUCCESS, session.machine
             if self.bridges.makes_way(now, machine.nonce, sent, tokens):
-                said = machine.stop_after(now, session.in_flight)
-                self.world.count["made way for a prompt"] += bool(said)
-                self.table.send(session, said)
+                # with a step in flight the log is closed, and that said, when its result is here
+                self.world.count["made way for a prompt"] += machine.state is PrefillState.BRIDGING and machine.term == 1
+                self.table.send(session, machine.stop_after(now, session.in_flight))
 
     def _chunk_result(self, request: Request, tokens: int) -> None:
         request.p_rows += tokens
