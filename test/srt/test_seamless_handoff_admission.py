@@ -63,15 +63,20 @@ def test_prompts_that_wait_go_first(pair):
 
 
 def test_P_makes_way_and_goes_on_when_the_KV_is_late(pair):
-    """Its transfer was expected to be over by the end of the prompt's forward, and is held."""
-    late = Asked(pair, 9500, 60, 700, held=True, wait_for=2)
-    prompts = [Asked(pair, 9510 + n, LONG, 8) for n in range(3)]
-    for prompt in prompts:
-        prompt.stream.result(timeout=60)
-    had = late.tokens  # before the oracle is asked, which takes so long that P's log may be full then
-    for prompt in prompts:
-        prompt.is_right()
-    late.stream.wait_for_tokens(had + 20, timeout=60)
-    late.kv_arrives()
-    record = late.is_right()
-    assert record["boundary"] >= had + 20 and record["resumes"] >= 1
+    """Its transfer was expected to be over by the end of the prompt's forward, and is held. A machine so busy that the
+    prompts come late has P take it for stalled, which is no reason to make way: then once more."""
+    for attempt in range(4):
+        late = Asked(pair, 9500 + attempt, 60, 700, held=True, wait_for=2)
+        prompts = [Asked(pair, 9510 + 3 * attempt + n, LONG, 8) for n in range(3)]
+        for prompt in prompts:
+            prompt.stream.result(timeout=60)
+        had = late.tokens  # before the oracle is asked, which takes so long that P's log may be full then
+        for prompt in prompts:
+            prompt.is_right()
+        late.stream.wait_for_tokens(had + 20, timeout=60)
+        late.kv_arrives()
+        record = late.is_right()
+        assert record["boundary"] >= had + 20
+        if record["resumes"]:
+            return
+    raise AssertionError("P never made way")
