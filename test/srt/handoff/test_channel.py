@@ -289,7 +289,9 @@ def shake_hands(endpoint):
     connection.sendall(b"\x04" + bytes([len(ready)]) + ready)
     answer = b""
     while b"READY" not in answer:
-        answer += connection.recv(200)
+        got = connection.recv(200)
+        assert got, "it hung up"
+        answer += got
     return connection
 
 
@@ -313,9 +315,10 @@ def test_a_peer_that_fills_the_queue_and_hangs_up_ends_nothing(prefill, decode):
 
 def tcp_connections():
     """This process's connected TCP sockets, as copies."""
-    for fd in map(int, os.listdir("/proc/self/fd")):
-        with suppress(OSError):
-            yield socket.socket(fileno=os.dup(fd))
+    for fd in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # listdir's own
+            if os.readlink(f"/proc/self/fd/{fd}").startswith("socket:"):
+                yield socket.socket(fileno=os.dup(int(fd)))
 
 
 def test_the_kernel_gives_dead_connections_up_on_both_ends(prefill, decode):
