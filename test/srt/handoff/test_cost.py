@@ -28,6 +28,17 @@ def test_the_cost_follows_a_change_and_is_never_negative():
     assert cost.seconds(5000) >= 0
 
 
+def test_a_start_up_that_would_be_negative_bends_nothing():
+    """Long ones have become slow, short ones were seen before: what all long ones took is what a long one takes."""
+    cost = LinearCost()
+    for _ in range(20):
+        cost.took(150, 0.02)
+    for _ in range(10):
+        cost.took(900, 1.5)
+    assert cost.seconds(900) == pytest.approx(1.5, rel=0.01)
+    assert cost.seconds(0) == 0
+
+
 def test_steps_have_no_start_up():
     cost = StepCost()
     assert cost.seconds(3) is None

@@ -10,7 +10,7 @@ WEIGHT = 0.2  # of the newest observation in every average
 class LinearCost:
     """start-up + n * per-token, in seconds.
 
-    A least-squares line through what was seen, older observations weighted down exponentially.
+    The least-squares line through what was seen with neither part negative, older observations weighted down exponentially.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,9 @@ class LinearCost:
             return None
         spread = self._nn - self._n * self._n
         per_token = max(0.0, (self._ns - self._n * self._s) / spread) if spread > 0.5 else 0.0
-        start_up = max(0.0, self._s - per_token * self._n)
+        start_up = self._s - per_token * self._n
+        if start_up < 0:  # the best that is never negative starts at 0
+            return self._ns / self._nn * tokens
         return start_up + per_token * tokens
 
 
