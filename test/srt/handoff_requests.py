@@ -26,7 +26,9 @@ class Asked:
         if held:
             pair.hold.request(self.rid)
         self.stream = client.start_generate(pair.url, self.ids, rid=self.rid, **self.sampling)
-        if wait_for:
+        if held and wait_for:
+            hs.wait_for_bridged(pair, self.stream, self.rid, wait_for)
+        elif wait_for:
             self.stream.wait_for_tokens(wait_for, timeout=60)
 
     @property

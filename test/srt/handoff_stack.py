@@ -91,12 +91,25 @@ def handoff(answer: client.Answer) -> dict:
     return answer.meta_info["handoff"]
 
 
+def wait_for_bridged(pair, stream: client.Stream, rid: str, tokens: int) -> None:
+    """Wait until `tokens` tokens of a request have come whose transfer is held.
+
+    Raises:
+        AssertionError: they don't come; the message tells what the request's record says of it.
+    """
+    try:
+        stream.wait_for_tokens(tokens, timeout=60)
+    except TimeoutError as e:
+        pair.hold.release(rid)
+        raise AssertionError(f"{tokens} tokens don't come while its transfer is held: {handoff(stream.result())}") from e
+
+
 def generate_held(pair, ids, *, tokens_first: int, rid: str, **sampling) -> client.Answer:
     """Send a request, hold its transfer until `tokens_first` tokens have come, then let it go and wait for the end."""
     pair.hold.request(rid)
     try:
         stream = client.start_generate(pair.url, ids, rid=rid, **sampling)
-        stream.wait_for_tokens(tokens_first, timeout=60)
+        wait_for_bridged(pair, stream, rid, tokens_first)
         assert not any(e["what"] == "done" and e["rid"] == rid for e in pair.hold.events())
     finally:
         pair.hold.release(rid)
@@ -104,18 +117,10 @@ def generate_held(pair, ids, *, tokens_first: int, rid: str, **sampling) -> clie
 
 
 def bridging(pair, ids, *, rid: str, tokens: int = 5, **sampling) -> client.Stream:
-    """A request whose transfer is held and of which `tokens` tokens have come.
-
-    Raises:
-        AssertionError: it was not handed off.
-    """
+    """A request whose transfer is held and of which `tokens` tokens have come."""
     pair.hold.request(rid)
     stream = client.start_generate(pair.url, ids, rid=rid, ignore_eos=True, **sampling)
-    try:
-        stream.wait_for_tokens(tokens, timeout=60)
-    except TimeoutError as e:
-        pair.hold.release(rid)
-        raise AssertionError(f"not bridged: {handoff(stream.result())}") from e
+    wait_for_bridged(pair, stream, rid, tokens)
     return stream
 
 
