@@ -20,10 +20,9 @@ def product() -> dict[str, Path]:
 
 
 def benchmarks() -> dict[str, Path]:
-    """Each package and each single file in benchmark/handoff that needs nothing of the rig, but no
-    results."""
-    folder = ROOT / "benchmark/handoff"
-    files = (path for path in files_in(folder) if folder / "results" not in path.parents)
+    """Each package and each single module in benchmark/handoff that needs nothing of the rig. The
+    README and the results are about those that stay."""
+    files = (path for path in files_in(ROOT / "benchmark/handoff") if path.suffix == ".py")
     return _by_path(path for path in files if not needs_rig(path))
 
 

@@ -3,7 +3,7 @@
 from handoff_regression import Thresholds
 
 # One pair, tiny model, a KV link so slow that PD's wait for it is most of the TTFT, whatever the machine does.
-# Measured on 2 cores (docs/seamless_handoff.md): TTFT ratio 0.2, gap 0.03 of what was saved. Without the early t1
+# Measured on 2 cores (docs/measurements.md): TTFT ratio 0.2, gap 0.03 of what was saved. Without the early t1
 # the ratio is 1; a seal that is answered only by resends leaves a gap of 0.6.
 CPU = Thresholds(ttft_ratio=0.6, gap_share=0.5)
 

@@ -58,7 +58,7 @@ class RigCosts:
 # 40 Mbit/s; a message goes through the worker's loop, which looks every step
 RIG_NETWORK = Network(control=0.001, kv_latency=0.005, kv_rate=40e6 / 8, poll=0.0005)
 
-# docs/seamless_handoff.md, "Measured side by side". ms, and tokens per second
+# docs/measurements.md, "Measured side by side". ms, and tokens per second
 MEASURED: Dict[Tuple[int, str], Dict[str, float]] = {
     (1, PD): {"TTFT p50": 496, "TTFT p95": 602, "tokens/s": 53.3},
     (1, HANDOFF): {"TTFT p50": 98, "TTFT p95": 157, "gap p50": 13, "gap p95": 24, "tokens/s": 65.9},

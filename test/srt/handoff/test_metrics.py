@@ -126,7 +126,7 @@ def test_names_follow_prometheus_and_sglang():
         assert not set(metric.labels) & set(SGLANG)
 
 
-def test_off_counts_outcomes_alone(monkeypatch):
+def test_off_counts_outcomes_and_drops_alone(monkeypatch):
     """Without --enable-metrics nothing may be registered: /metrics and its folder are as released."""
 
     def never(*args, **kwargs):
@@ -139,3 +139,4 @@ def test_off_counts_outcomes_alone(monkeypatch):
         call(metrics)
     metrics.live({"relaying": 1})
     assert metrics.outcomes == {"committed": 1, "ordinary/penalties": 1}
+    assert metrics.drops == {"version": 1, "term": 3}

@@ -33,7 +33,7 @@ class Metrics(HandoffMetrics):
 class Table(list):
     """A SessionTable that holds what it is given."""
 
-    channel = SimpleNamespace(endpoint="tcp://10.0.0.2:5002", dropped={"version": 2})
+    channel = SimpleNamespace(endpoint="tcp://10.0.0.2:5002")
     now = 100.0
 
 
@@ -147,11 +147,12 @@ def test_an_abort_on_prefill_that_takes_the_kv_with_it_is_silence_in_the_end():
 def test_server_info_is_plain_data():
     scheduler = Scheduler(parts.decode_machine(), parts.decode_machine())
     scheduler.handoff_metrics.request(COMMITTED)
+    scheduler.handoff_metrics.dropped("term", 2)
     scheduler.handoff_peers.opened("10.0.0.1:8998", P_ENDPOINT)
     info = scheduler.handoff_info()
     assert json.loads(json.dumps(info)) == info
     assert info["enabled"] is True and info["live"] == {"offered": 2} and info["outcomes"] == {"committed": 1}
-    assert info["endpoint"] == "tcp://10.0.0.2:5002" and info["dropped_messages"] == {"version": 2}
+    assert info["endpoint"] == "tcp://10.0.0.2:5002" and info["dropped_messages"] == {"term": 2}
     assert [peer["peer"] for peer in info["peers"]] == ["10.0.0.1:8998"]
 
 

@@ -200,14 +200,13 @@ class SchedulerHandoffObservabilityMixin:
     # ------------------------------------------------------------------ /server_info
     def handoff_info(self: Scheduler) -> Dict[str, Any]:
         """``internal_states[...]["seamless_handoff"]`` of /server_info. Plain data."""
-        channel = self.handoff.channel
         return {
             "enabled": True,
             "protocol_version": VERSION,
-            "endpoint": channel.endpoint,
+            "endpoint": self.handoff.channel.endpoint,
             "live": dict(Counter(session.machine.state.value for session in self.handoff)),
             "outcomes": dict(self.handoff_metrics.outcomes),
-            "dropped_messages": dict(channel.dropped),
+            "dropped_messages": dict(self.handoff_metrics.drops),
             "peers": self.handoff_peers.summary(),
         }
 

@@ -127,11 +127,12 @@ class HandoffMetrics:
         """Args:
         collector: SGLang's SchedulerMetricsCollector, for its labels and for the classes that another
             backend may have put in place of prometheus_client's; None: metrics are off, and only
-            ``outcomes`` is counted.
+            ``outcomes`` and ``drops`` are counted.
         series: (metric, value of each label) to be shown as 0 from the start: a rate needs two samples, and
             what is first seen as 1 would be missed.
         """
         self.outcomes: Tally[str] = Tally()  # "outcome/reason"
+        self.drops: Tally[str] = Tally()
         self._labels: Dict[str, Any] = {}
         self._families: Dict[str, Any] = {}
         self._series: Dict[Tuple[str, ...], Any] = {}
@@ -200,6 +201,8 @@ class HandoffMetrics:
         self._add(MESSAGES, 1, direction, kind)
 
     def dropped(self, reason: str, number: int = 1) -> None:
+        """Messages were not obeyed, or not sent."""
+        self.drops[reason] += number
         self._add(DROPPED, number, reason)
 
     def verified(self, compared: int, margins: Sequence[float]) -> None:
