@@ -55,7 +55,9 @@ def test_no_running_slot_on_decode(pair):
     """Requests whose KV has come wait while P bridges, and commit when there is a slot."""
     running = [Asked(pair, 6000 + n, 20, 250) for n in range(D_RUNNING)]
     wait_until(lambda: idle.loads(pair.decode.url)["num_running_reqs"] == D_RUNNING)
-    waiting = [Asked(pair, 6010 + n, 40 + 10 * n, BUDGET + 20) for n in range(3)]
+    waiting = [Asked(pair, 6010 + n, 40 + 10 * n, BUDGET + 20, held=True, wait_for=1) for n in range(3)]
+    for request in waiting:
+        request.kv_arrives()
     records = [request.is_right() for request in waiting]
     assert [record["outcome"] for record in records] == ["committed"] * 3
     for request in running:
@@ -153,7 +155,10 @@ def test_a_replay_leaves_the_running_request_its_slots(pair):
 def test_retraction_before_and_after_the_commit(pair):
     """The pool runs full: D retracts a request that it took over, while another waits with its KV, partly replayed."""
     before = retracted(pair)
-    running = [Asked(pair, 6500 + n, 20, 460, wait_for=10) for n in range(D_RUNNING)]
+    running = [Asked(pair, 6500 + n, 20, 460, held=True, wait_for=1) for n in range(D_RUNNING)]
+    for request in running:
+        request.kv_arrives()
+        request.stream.wait_for_tokens(10, timeout=60)
     waiting = Asked(pair, 6510, 250, BUDGET + 30, held=True, wait_for=20)
     waiting.kv_arrives()
     records = [request.is_right() for request in [*running, waiting]]
@@ -166,7 +171,7 @@ def test_what_waits_for_a_place_does_not_wait_for_what_was_retracted(oracle):
     clients have had tokens, at D's usual reserve for each. They take the places that are free, and end."""
     slots, reserve, answer = 1200, 128, 600
     few = ("--max-total-tokens", str(slots), "--max-running-requests", str(D_RUNNING), "--num-reserved-decode-tokens", str(reserve))
-    env = hs.SHORT_TIMES | hs.BRIDGE_ALWAYS | {hs.BUDGET_VARIABLE: str(BUDGET)}
+    env = hs.BRIDGE_ALWAYS | {hs.BUDGET_VARIABLE: str(BUDGET)}  # a P that is slow to answer is not to be given up
     with stack.pair(Options(env=env), prefill_handoff=True, decode_handoff=True, decode_args=few) as pair:
         pair.oracle = oracle
         running = [Asked(pair, 6600 + n, 20, answer) for n in range(D_RUNNING)]
