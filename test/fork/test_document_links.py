@@ -1,12 +1,12 @@
 """Every link of the documents leads to what is there, in this repository and in the branch for upstream."""
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from fork import ROOT, placement
+from fork.git import git
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
@@ -32,8 +32,7 @@ def anchors(document: Path) -> set[str]:
 
 
 def tracked() -> set[str]:
-    files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
-    return {name for name in files if (ROOT / name).exists()}
+    return {name for name in git(ROOT, "ls-files").split("\n") if (ROOT / name).exists()}
 
 
 def going() -> set[str]:
