@@ -10,6 +10,7 @@ import itertools
 import os
 import pathlib
 import shutil
+import time
 
 from rig import ports, servers
 from rig.control_proxy import ControlProxy
@@ -19,6 +20,8 @@ from rig.process import Process
 from rig.servers import Options
 
 START_TIMEOUT_S = 300  # fifteen times what a server needs alone on two cores
+MISSED = "Lost connection with prefill instance (bootstrap_addr: "  # what D logs once it has dropped its connections
+MISSED_TIMEOUT_S = 60
 LOOPBACK = "127.0.0.1"
 _runs = itertools.count(1)
 
@@ -64,6 +67,7 @@ class Pair:
     control: ControlProxy | None
     poll_failures: pathlib.Path
     more_routers: dict[str, Server] = dataclasses.field(default_factory=dict)
+    _prefill_ends: int = 0
 
     @property
     def url(self) -> str:
@@ -86,13 +90,28 @@ class Pair:
     def start_again(self, side: str) -> None:
         """Start the worker `side`, "prefill" or "decode", at its old address after it has ended, and wait for its health.
 
+        A prefill worker is started once D has noticed that it's gone; D must have known it.
+
         Raises:
             ProcessDied, NotReady: it didn't come up. The message shows the tail of its log.
+            TimeoutError: D hasn't noticed.
         """
         server: Server = getattr(self, side)
+        if side == "prefill":
+            self._wait_until_missed(server)
         _empty_metrics(server.log)  # else the new process would go on counting where the old one was killed
         server.process.start_again()
         server.process.wait_ready(server.url + "/health", START_TIMEOUT_S)
+
+    def _wait_until_missed(self, prefill: Server) -> None:
+        """D learns by missed heartbeats only. It would go on with the old connections of a worker that is back before that,
+        and every request would wait for SGLang's bootstrap timeout. Forked servers are so quick, those on GPUs aren't."""
+        self._prefill_ends += 1
+        deadline = time.monotonic() + MISSED_TIMEOUT_S
+        while self.decode.log.read_text(errors="replace").count(MISSED) < self._prefill_ends:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self.decode.log} doesn't say {MISSED!r} within {MISSED_TIMEOUT_S} s")
+            time.sleep(0.1)
 
 
 def new_run_folder() -> pathlib.Path:

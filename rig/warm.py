@@ -1,6 +1,7 @@
-"""Starts `python -m MODULE ...` by forking a process that has imported torch and its like: 17 of a server's 27 s of imports.
+"""Starts `python -m MODULE ...` by forking a process that has imported SGLang, and torch and its like.
 
-The process is the standard library's fork server; it has one thread, and nothing of SGLang in it.
+The process is the standard library's fork server; it has one thread. What would have imported something else than it did is
+started plainly, see `rig.warm_imports`.
 """
 
 import contextlib
@@ -87,6 +88,8 @@ def _without_main():
 
 def _become(namespace: str | None, module: list[str], log: str, env: dict[str, str], at_start) -> None:
     """Be the process that a shell would have started, as far as the module can see."""
+    from rig import warm_imports  # the fork server has it; whoever starts servers need not
+
     at_start()
     os.setsid()
     if namespace is not None:
@@ -94,8 +97,11 @@ def _become(namespace: str | None, module: list[str], log: str, env: dict[str, s
     with open(log, "ab") as out:
         os.dup2(out.fileno(), 1)
         os.dup2(out.fileno(), 2)
+    if not warm_imports.fits(env):
+        os.execve(sys.executable, [sys.executable, "-m", *module], env)
     os.environ.clear()
     os.environ.update(env)
+    warm_imports.make_changes(os.environ)
     standard = [path for path in sys.path if path.startswith(sys.base_prefix) and "site-packages" not in path]
     sys.path[:] = [os.getcwd(), *filter(None, env.get("PYTHONPATH", "").split(os.pathsep)), *standard]
     for folder in site.getsitepackages():

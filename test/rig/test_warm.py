@@ -8,15 +8,16 @@ import time
 
 import pytest
 
-from rig import network, ports
+from rig import network, ports, servers
 from rig.process import Process, ProcessDied, wait_ended
 
 # timeit is a module that runs what it's told
 SAY = "-n1", "-r1"
-SHOW = "import os, sys; print(os.environ.get('NAME'), len(os.environ), sys.argv[-1], __name__, os.getsid(0) == os.getpid())"
+LOADED = "import sys; print('torch' in sys.modules, 'sglang' in sys.modules)"
+ENV = servers.worker_env(servers.Options(), "http://127.0.0.1")
 
 
-def forked(tmp_path, *module: str, env=None) -> Process:
+def forked(tmp_path, *module: str, env=ENV) -> Process:
     return Process("worker", [sys.executable, "-m", *module], tmp_path / "log", env, forked=True)
 
 
@@ -25,22 +26,48 @@ def ended(process: Process) -> str:
     return process.log.read_text()
 
 
-@pytest.mark.parametrize("path", ["", "/tmp/a:/tmp/b"])
-def test_the_import_path_is_a_plain_processs(tmp_path, path):
-    plain = subprocess.run([sys.executable, "-m", "site"], env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True)
-    assert ended(forked(tmp_path, "site", env={"PYTHONPATH": path})) == plain.stdout
+@pytest.mark.parametrize("more", ["", "/tmp/a:/tmp/b"])
+def test_the_import_path_is_a_plain_processs(tmp_path, more):
+    env = ENV | {"PYTHONPATH": os.pathsep.join(filter(None, (ENV["PYTHONPATH"], more)))}
+    plain = subprocess.run([sys.executable, "-m", "site"], env=os.environ | env, capture_output=True, text=True)
+    assert ended(forked(tmp_path, "site", env=env)) == plain.stdout
 
 
-def test_environment_arguments_and_session_are_its_own(tmp_path):
-    env = {"NAME": "x", "OMP_NUM_THREADS": "1"}
+def test_arguments_and_session_are_its_own(tmp_path):
+    show = "import os, sys; print(sys.argv[-1], __name__, os.getsid(0) == os.getpid())"
     expected = subprocess.run(
-        [sys.executable, "-m", "timeit", *SAY, SHOW], env=os.environ | env, capture_output=True, text=True, start_new_session=True
+        [sys.executable, "-m", "timeit", *SAY, show], env=os.environ | ENV, capture_output=True, text=True, start_new_session=True
     )
-    assert ended(forked(tmp_path, "timeit", *SAY, SHOW, env=env)).splitlines()[0] == expected.stdout.splitlines()[0]
+    assert ended(forked(tmp_path, "timeit", *SAY, show)).splitlines()[0] == expected.stdout.splitlines()[0]
 
 
-def test_torch_is_there_already(tmp_path):
-    assert ended(forked(tmp_path, "timeit", *SAY, "import sys; print('torch' in sys.modules, 'sglang' in sys.modules)")).startswith("True False")
+def test_the_environment_is_its_own_and_what_sglang_sets(tmp_path):
+    show = "import os; print(*os.environ)"
+    one, other = (
+        set(ended(forked(tmp_path, "timeit", *SAY, show, env=ENV | {name: "x"})).splitlines()[0].split()) for name in ("ONE", "OTHER")
+    )
+    assert one - other == {"ONE"} and other - one == {"OTHER"}
+    assert one >= {*os.environ, *ENV, "TRITON_CACHE_DIR"}
+
+
+def test_sglang_and_torch_are_there_already(tmp_path):
+    assert ended(forked(tmp_path, "timeit", *SAY, LOADED)).startswith("True True")
+
+
+def test_one_that_would_have_imported_something_else_is_started_plainly(tmp_path):
+    other = tmp_path / "other"
+    (other / "sglang").mkdir(parents=True)
+    for number, change in enumerate((
+        {"SGLANG_USE_CPU_ENGINE": "0"},
+        {"SGLANG_TEST_RETRACT": "1"},
+        {"PYTHONPATH": "/tmp/a"},
+        {"PYTHONPATH": f"{ENV['PYTHONPATH']}:{other}"},
+    )):  # fmt: skip
+        (tmp_path / str(number)).mkdir()
+        show = LOADED + "; import os; print(sorted(os.environ.items()), os.getsid(0) == os.getpid())"
+        env = os.environ | ENV | change
+        loaded, rest = ended(forked(tmp_path / str(number), "timeit", *SAY, show, env=ENV | change)).splitlines()[:2]
+        assert loaded == "False False" and rest == f"{sorted(env.items())} True"
 
 
 def test_its_title_can_be_set_as_schedulers_do(tmp_path):

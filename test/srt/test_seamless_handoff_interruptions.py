@@ -21,12 +21,14 @@ pytestmark = pytest.mark.real
 
 BUDGET, D_RUNNING = 128, 4
 SLACK_S = 15  # for a loaded machine, on top of a documented deadline
+# sglang-router gives D's answer only after P's, so a D that dies before P has heard of it leaves the client to this
+UPSTREAMS_TIMES = {"SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT": "30"}
 
 
 @pytest.fixture(scope="module")
 def pair(oracle):
     with stack.pair(
-        Options(env=hs.SHORT_TIMES | hs.BRIDGE_ALWAYS | {hs.BUDGET_VARIABLE: str(BUDGET)}),
+        Options(env=hs.SHORT_TIMES | hs.BRIDGE_ALWAYS | UPSTREAMS_TIMES | {hs.BUDGET_VARIABLE: str(BUDGET)}),
         prefill_handoff=True,
         decode_handoff=True,
         decode_args=("--max-running-requests", str(D_RUNNING)),
