@@ -16,7 +16,7 @@ OPTIONS = servers.Options(
     model=servers.SMOLLM2,
     max_total_tokens=8192,
     max_running_requests=4,
-    env={"SGLANG_PLUGINS": "transfer_hold,fast_start,wait_asleep"},
+    env={"RIG_IDLE_PAUSE_S": "0.004"},
 )
 
 

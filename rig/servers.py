@@ -16,6 +16,8 @@ SMOLLM2 = ROOT / "build" / "models" / "smollm2-135m-instruct"
 STAND_IN = ROOT / "cpu" / "stand_in"
 PLUGIN = ROOT / "rig" / "plugin"
 
+# each does nothing without a variable of its own; the same for all, because SGLang reads this one when it's imported
+PLUGINS = "transfer_hold,control_endpoint,poll_failures,wait_asleep"
 HANDOFF_FLAG = "--disaggregation-seamless-handoff"
 # health check of each kind of router; the Rust one is healthy before it knows any worker, but not ready
 ROUTERS = {"sglang": "/readiness", "smg": "/readiness", "mini_lb": "/health"}
@@ -134,10 +136,10 @@ def worker_env(options: Options, url: str) -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
         "PYTHONPATH": _python_path(PLUGIN, STAND_IN),
-        "SGLANG_PLUGINS": "transfer_hold,control_endpoint,poll_failures",
+        "SGLANG_PLUGINS": PLUGINS,
     }
     if options.fast_start:
-        env |= {"SGLANG_PLUGINS": "transfer_hold,control_endpoint,poll_failures,fast_start", "SGLANG_EXTERNAL_MODEL_PACKAGE": "rig_models"}
+        env |= {"SGLANG_PLUGINS": f"{PLUGINS},fast_start", "SGLANG_EXTERNAL_MODEL_PACKAGE": "rig_models"}
     return env | options.env
 
 

@@ -272,7 +272,7 @@ def side_by_side(options: Options = Options(), *, handoff_args: tuple[str, ...] 
     """Run a `Pair` with a unified server beside it, and one with seamless handoff, all up at once, and yield both.
 
     Args:
-        options: of all workers; with the plugin "wait_asleep" those of the arms that aren't asked leave the cores alone.
+        options: of all workers; with RIG_IDLE_PAUSE_S those of the arms that aren't asked leave the cores alone.
         handoff_args: more arguments for the decode worker with handoff.
         link: `namespaces` and `link_mbit` as in `pair`.
     """

@@ -41,7 +41,7 @@ def _options(model, pause_s: float) -> servers.Options:
         model=model,
         max_total_tokens=16384,
         max_running_requests=16,
-        env={"SGLANG_PLUGINS": "transfer_hold,fast_start,wait_asleep", "RIG_IDLE_PAUSE_S": str(pause_s)},
+        env={"RIG_IDLE_PAUSE_S": str(pause_s)},
     )
 
 

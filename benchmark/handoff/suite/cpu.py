@@ -71,7 +71,7 @@ def _options(model, pause_s: float, slots: int) -> servers.Options:
         overlap=False,
         max_total_tokens=slots,
         max_running_requests=16,
-        env={"SGLANG_PLUGINS": "transfer_hold,fast_start,wait_asleep", "RIG_IDLE_PAUSE_S": str(pause_s)},
+        env={"RIG_IDLE_PAUSE_S": str(pause_s)},
     )
 
 
