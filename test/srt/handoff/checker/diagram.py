@@ -33,12 +33,14 @@ def seen(machines: Any, role: str) -> Set[Tuple[str, str]]:
 
 
 def mermaid(text: str, first: str) -> str:
-    """A state diagram. What may end anywhere is said in a note, so that the rest can be seen."""
+    """A state diagram. The ends that most states have are notes, so that the rest can be seen."""
     lines = ["stateDiagram-v2", f"    [*] --> {first}"]
     edges = list(stated(text))
     lines += [f"    {source} --> {target}: {why}" for source, target, why in edges if target not in ("FINISHED", "ABORTED")]
+    ends = {target for _, target, _ in edges} - {source for source, _, _ in edges} | {"FINISHED"}
+    lines += [f"    {end} --> [*]" for end in sorted(ends)]
     for end in ("FINISHED", "ABORTED"):
         whys = {why for _, target, why in edges if target == end}
-        lines.append(f"    {end} --> [*]")
-        lines.append(f"    note right of {end}: from any state before the end ({', '.join(sorted(whys))})")
+        sources = ", ".join(source for source, target, _ in edges if target == end)
+        lines.append(f"    note right of {end}: from {sources} ({', '.join(sorted(whys))})")
     return "\n".join(lines) + "\n"

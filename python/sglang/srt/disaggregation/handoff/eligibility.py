@@ -36,7 +36,11 @@ def unsupported_options(cfg: Any) -> List[str]:
         (cfg.pp_size > 1, f"--pp-size {cfg.pp_size}"),
         (cfg.dp_size > 1 or cfg.enable_dp_attention, "data parallelism"),
         (cfg.attn_cp_size > 1 or cfg.dcp_size > 1, "context parallelism"),
-        (cfg.page_size is not None and cfg.page_size > 1, f"--page-size {cfg.page_size}"),
+        (
+            cfg.page_size is not None and cfg.page_size > 1,
+            f"--page-size {cfg.page_size} (some attention backends set it, as Blackwell's default does; "
+            "--attention-backend triton doesn't)",
+        ),
         (cfg.enable_pdmux, "--enable-pdmux"),
         (cfg.enable_pd_role_switch, "--enable-pd-role-switch"),
         (cfg.optimistic_prefill_attempts > 0, "--optimistic-prefill-attempts"),
