@@ -20,10 +20,14 @@ def product() -> dict[str, Path]:
 
 
 def benchmarks() -> dict[str, Path]:
-    """Each package and each single module in benchmark/handoff that needs nothing of the rig. The
-    README and the results are about those that stay."""
-    files = (path for path in files_in(ROOT / "benchmark/handoff") if path.suffix == ".py")
-    return _by_path(path for path in files if not needs_rig(path))
+    """Each package, and each script with what goes of its imports, in benchmark/handoff that needs
+    nothing of the rig. The README and the results are about those that stay."""
+    folder = ROOT / "benchmark/handoff"
+    files = [path for path in files_in(folder) if path.suffix == ".py" and not needs_rig(path)]
+    used = {found for path in files for module in _imports(path) for found in _local(module, path)}
+    return _by_path(
+        path for path in files if path.parent != folder or path in used or "__main__" in path.read_text()
+    )
 
 
 def tests() -> dict[str, Path]:

@@ -158,7 +158,9 @@ def checkout(copy, tmp_path) -> FakeCheckout:
         "test/srt/handoff/test_real.py": "def test():\n    from real_parts import x\n",
         "test/srt/handoff/real_parts.py": "from rig import servers as x\n",
         "test/srt/helper_of_none.py": "",
-        "benchmark/handoff/alone.py": "",
+        "benchmark/handoff/alone.py": "import parts\n\nif __name__ == '__main__':\n    pass\n",
+        "benchmark/handoff/parts.py": "",
+        "benchmark/handoff/of_others.py": "",  # what imports it stays
         "benchmark/handoff/soak/__init__.py": "",
         "benchmark/handoff/soak/plan.py": "",
         "benchmark/handoff/soak/run.py": "import rig.stack\n",
@@ -181,9 +183,9 @@ def test_the_branch_has_patches_our_files_and_tests_and_the_checkout_is_as_it_wa
     assert checkout.show("python/sglang/srt/b.py").encode() == (copy.tree / "sglang/srt/b.py").read_bytes()
     assert "for_the_rig" not in checkout.show("python/sglang/srt/a.py")
     added = checkout.git("diff", "--name-only", "--diff-filter=A", "main", "seamless-handoff").split()
-    assert added == ["benchmark/handoff/alone.py", "docs/seamless_handoff.md", "python/sglang/srt/handoff/ours.py",
+    assert added == ["benchmark/handoff/alone.py", "benchmark/handoff/parts.py", "docs/seamless_handoff.md", "python/sglang/srt/handoff/ours.py",
                      "test/srt/handoff/handoff_parts.py", "test/srt/handoff/test_core.py"]  # fmt: skip
-    for name in "test/srt/handoff/test_real.py", "benchmark/handoff/soak/plan.py", "fork/":
+    for name in "test/srt/handoff/test_real.py", "benchmark/handoff/soak/plan.py", "benchmark/handoff/of_others.py", "fork/":
         assert f"  {name}\n" in said
 
 
