@@ -15,11 +15,6 @@ from rig.process import NotReady, Process, ProcessDied, wait_ended
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
 
-def test_ports_are_never_given_twice():
-    given = [ports.free_port() for _ in range(50)]
-    assert len(set(given)) == len(given)
-
-
 def test_death_while_starting_shows_the_log(tmp_path):
     process = Process("worker", [sys.executable, "-c", "print('no such model'); raise SystemExit(3)"], tmp_path / "log")
     with pytest.raises(ProcessDied, match=r"worker .* code 3(.|\n)*no such model"):
