@@ -6,16 +6,16 @@ import socket
 
 FIRST = 20000  # Mooncake takes 12,000 to 17,000
 _RANGE = pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range")
-_given: set[int] = set()
+_claims: dict[int, socket.socket] = {}  # ours, until this process ends
 _draw = random.Random()
 TRIES = 1000
 
 
 def free_port() -> int:
-    """Return a TCP port that no process listens on and that this process hasn't been given before.
+    """Return a TCP port that no process listens on and that no rig which still runs has been given.
 
-    The port isn't reserved, but lies where the kernel takes none for a connection or for a socket that is bound to any port:
-    servers that start together have hundreds of these.
+    It lies where the kernel takes none for a connection or for a socket that is bound to any port: servers that start
+    together have hundreds of these.
 
     Raises:
         OSError: there is none.
@@ -26,8 +26,7 @@ def free_port() -> int:
         candidates = below
     for _ in range(TRIES):
         port = _draw.choice(candidates)
-        if port not in _given and _free(port):
-            _given.add(port)
+        if port not in _claims and _free(port) and _claim(port):
             return port
     raise OSError(f"found no free TCP port in {candidates}")
 
@@ -44,4 +43,16 @@ def _free(port: int) -> bool:
             sock.bind(("", port))
         except OSError:
             return False
+    return True
+
+
+def _claim(port: int) -> bool:
+    """Let no other rig have it: a name among the abstract Unix sockets goes away with its process."""
+    claim = socket.socket(socket.AF_UNIX)
+    try:
+        claim.bind(f"\0rig-port-{port}")
+    except OSError:
+        claim.close()
+        return False
+    _claims[port] = claim
     return True

@@ -14,7 +14,14 @@ pytestmark = pytest.mark.real
 
 
 def test_a_pair_is_kept_up_until_ctrl_c():
-    rig = subprocess.Popen([sys.executable, "-m", "rig"], cwd=servers.ROOT, stdout=subprocess.PIPE, text=True)
+    rig = subprocess.Popen(
+        [sys.executable, "-m", "rig"],
+        cwd=servers.ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        # as a shell starts what is to run in the background
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    )
     try:
         printed = ""
         while "Ctrl-C" not in printed:

@@ -1,10 +1,13 @@
 """Ports for servers are nobody's."""
 
 import socket
+import subprocess
+import sys
 
 import pytest
 
 from rig import ports
+from rig.servers import ROOT
 
 
 def test_a_port_is_given_once_and_is_none_that_the_kernel_gives():
@@ -20,16 +23,30 @@ def test_whatever_the_kernel_takes(monkeypatch, tmp_path, text, low, high):
     assert all(low <= ports.free_port() <= high for _ in range(100))
 
 
-def test_one_that_is_taken_is_passed_over(monkeypatch):
+def drawn(monkeypatch, *draws: int) -> int:
+    """The port that is given when these are drawn."""
+    left = iter(draws)
+    monkeypatch.setattr(ports._draw, "choice", lambda candidates: next(left))
+    return ports.free_port()
+
+
+def test_one_that_is_taken_or_was_given_is_passed_over(monkeypatch):
+    given = ports.free_port()
     with socket.socket() as taken:
         taken.bind(("", 0))
-        free = ports.free_port()
-        monkeypatch.setattr(ports, "_given", set())
-        draws = iter([taken.getsockname()[1], free, free])
-        monkeypatch.setattr(ports._draw, "choice", lambda candidates: next(draws))
-        assert ports.free_port() == free
-        with pytest.raises(StopIteration):  # that one has been given now
-            ports.free_port()
+        with pytest.raises(StopIteration):
+            drawn(monkeypatch, taken.getsockname()[1], given)
+
+
+def test_one_of_another_rig_is_passed_over(monkeypatch):
+    """Which has been given it, and may not listen yet."""
+    code = "from rig import ports; print(ports.free_port(), flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as rig:
+        port = int(rig.stdout.readline())
+        with pytest.raises(StopIteration):
+            drawn(monkeypatch, port)
+        rig.communicate("\n")
+    assert drawn(monkeypatch, port) == port
 
 
 def test_none_is_free(monkeypatch):
