@@ -52,10 +52,12 @@ build/models/smollm2-135m-instruct/model.safetensors: cpu/models/smollm2.py | $(
 	@echo "== Model $(@D)"
 	$(BIN)/python $< $(@D)
 
-# those with real servers want both cores, the others one each; only files that have some are read for the former
+# two at a time: those with real servers mostly wait. Only files that have such tests are read for them
+REAL := $$(grep -rl "mark\.real" test --include="test_*.py" | sort)
 test: setup
 	$(BIN)/python -m pytest test -m "not real" -n 2 --dist worksteal
-	$(BIN)/python -m pytest $$(grep -rl "mark\.real" test --include="test_*.py" | sort) -m real
+	$(BIN)/python -m pytest $(REAL) -m "real and not alone" -n 2 --dist loadfile
+	$(BIN)/python -m pytest $(REAL) -m alone
 
 demo: setup
 	$(BIN)/python -m demo

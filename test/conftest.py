@@ -8,6 +8,7 @@ TIMEOUT_REAL_S = 600  # the start of the servers counts
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "real: starts real servers on this machine")
+    config.addinivalue_line("markers", "alone: and needs its two cores: no other test may run beside it")
 
 
 def _real(item) -> bool:

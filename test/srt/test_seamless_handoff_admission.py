@@ -11,7 +11,7 @@ from rig import stack
 from rig.stack import Options
 
 register_cpu_ci(est_time=90, suite="stage-b-test-cpu")
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.alone]
 
 MAX_BRIDGES = 4
 LONG = 900  # tokens of a prompt: a forward many times as long as its transfer here

@@ -22,7 +22,7 @@ from rig.stack import Options
 from sglang.srt.disaggregation.handoff import messages as m
 
 register_cpu_ci(est_time=60, suite="stage-b-test-cpu")
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.alone]
 
 BUDGET = 4000  # so that P still bridges when a test's attack is over
 TOKENS = 600

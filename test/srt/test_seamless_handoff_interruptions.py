@@ -17,7 +17,7 @@ from rig import client, idle, servers, stack
 from rig.stack import Options
 
 register_cpu_ci(est_time=180, suite="stage-b-test-cpu")
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.alone]
 
 BUDGET, D_RUNNING = 128, 4
 SLACK_S = 15  # for a loaded machine, on top of a documented deadline

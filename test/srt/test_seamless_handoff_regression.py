@@ -9,7 +9,7 @@ from handoff_thresholds import CPU
 from rig import stack
 
 register_cpu_ci(est_time=60, suite="stage-b-test-cpu")
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.alone]
 
 PROMPTS, PROMPT_TOKENS = 12, 900
 NEW_TOKENS = 96  # more than P makes before the KV has gone, so that D takes over
