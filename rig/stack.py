@@ -98,12 +98,12 @@ class Pair:
         """
         server: Server = getattr(self, side)
         if side == "prefill":
-            self._wait_until_missed(server)
+            self._wait_until_missed()
         _empty_metrics(server.log)  # else the new process would go on counting where the old one was killed
         server.process.start_again()
         server.process.wait_ready(server.url + "/health", START_TIMEOUT_S)
 
-    def _wait_until_missed(self, prefill: Server) -> None:
+    def _wait_until_missed(self) -> None:
         """D learns by missed heartbeats only. It would go on with the old connections of a worker that is back before that,
         and every request would wait for SGLang's bootstrap timeout. Forked servers are so quick, those on GPUs aren't."""
         self._prefill_ends += 1

@@ -183,8 +183,8 @@ def test_the_branch_has_patches_our_files_and_tests_and_the_checkout_is_as_it_wa
     assert checkout.show("python/sglang/srt/b.py").encode() == (copy.tree / "sglang/srt/b.py").read_bytes()
     assert "for_the_rig" not in checkout.show("python/sglang/srt/a.py")
     added = checkout.git("diff", "--name-only", "--diff-filter=A", "main", "seamless-handoff").split()
-    assert added == ["benchmark/handoff/alone.py", "benchmark/handoff/parts.py", "docs/seamless_handoff.md", "python/sglang/srt/handoff/ours.py",
-                     "test/srt/handoff/handoff_parts.py", "test/srt/handoff/test_core.py"]  # fmt: skip
+    assert added == ["benchmark/handoff/alone.py", "benchmark/handoff/parts.py", "docs/seamless_handoff.md",
+                     "python/sglang/srt/handoff/ours.py", "test/srt/handoff/handoff_parts.py", "test/srt/handoff/test_core.py"]  # fmt: skip
     for name in "test/srt/handoff/test_real.py", "benchmark/handoff/soak/plan.py", "benchmark/handoff/of_others.py", "fork/":
         assert f"  {name}\n" in said
 
