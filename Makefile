@@ -56,7 +56,7 @@ build/models/smollm2-135m-instruct/model.safetensors: cpu/models/smollm2.py | $(
 REAL := $$(grep -rl "mark\.real" test --include="test_*.py" | sort)
 test: setup
 	$(BIN)/python -m pytest test -m "not real" -n 2 --dist worksteal
-	$(BIN)/python -m pytest $(REAL) -m "real and not alone" -n 2 --dist loadfile
+	$(BIN)/python -m pytest $(REAL) -m "real and not alone" -n 2 --dist loadfile --no-loadscope-reorder
 	$(BIN)/python -m pytest $(REAL) -m alone
 
 demo: setup
