@@ -46,7 +46,7 @@ decode   {pair.decode.url}   log {pair.decode.log}
 
 curl -s {pair.url}/generate -d '{body}' -H 'Content-Type: application/json' | python3 -m json.tool
 curl -s {pair.decode.url}/server_info | python3 -c 'import json, sys; print(json.load(sys.stdin)["internal_states"][0].get("seamless_handoff"))'
-curl -s {pair.prefill.url}/metrics | grep handoff
+curl -s {pair.prefill.url}/metrics | grep ^sglang:handoff
 
 Ctrl-C ends them.
 """

@@ -7,6 +7,7 @@ written down: only a server that would have read the same may be forked, see `fi
 import os
 import pathlib
 import sys
+import warnings
 
 from rig import servers
 from rig.process import die_with_parent
@@ -44,10 +45,13 @@ with Reads() as _others:
     import xgrammar  # noqa: F401
     import zmq  # noqa: F401
 
+# its warnings, of hardware that isn't here, are no news to whoever runs the demo; each server's own are in its log
+_show, warnings.showwarning = warnings.showwarning, lambda *_, **__: None
 with Reads() as _sglangs:
     import sglang.srt.entrypoints.http_server  # noqa: F401
     import sglang.srt.managers.scheduler  # noqa: F401
 
+warnings.showwarning = _show
 if "prometheus_client" in sys.modules:
     raise RuntimeError("prometheus_client is imported: it keeps the folder of its figures from then on")
 
