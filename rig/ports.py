@@ -6,7 +6,7 @@ import socket
 
 FIRST = 20000  # Mooncake takes 12,000 to 17,000
 _RANGE = pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range")
-_claims: dict[int, socket.socket] = {}  # ours, until this process ends
+_claims: list[socket.socket] = []  # kept open until this process ends
 _draw = random.Random()
 TRIES = 1000
 
@@ -26,7 +26,7 @@ def free_port() -> int:
         candidates = below
     for _ in range(TRIES):
         port = _draw.choice(candidates)
-        if port not in _claims and _free(port) and _claim(port):
+        if _free(port) and _claim(port):
             return port
     raise OSError(f"found no free TCP port in {candidates}")
 
@@ -47,12 +47,12 @@ def _free(port: int) -> bool:
 
 
 def _claim(port: int) -> bool:
-    """Let no other rig have it: a name among the abstract Unix sockets goes away with its process."""
+    """Let nobody else have it, nor this rig again: a name among the abstract Unix sockets goes away with its process."""
     claim = socket.socket(socket.AF_UNIX)
     try:
         claim.bind(f"\0rig-port-{port}")
     except OSError:
         claim.close()
         return False
-    _claims[port] = claim
+    _claims.append(claim)
     return True
