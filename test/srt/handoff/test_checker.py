@@ -37,7 +37,7 @@ def test_every_invariant_holds_in_every_state(world, handoff):
 
 @pytest.mark.parametrize("world", FULL, ids=lambda world: world.name)
 def test_every_invariant_holds_in_the_first_states_of_the_full_run(world, handoff):
-    result = explore.explore(world, handoff, limit=1_000)
+    result = explore.explore(world, handoff, limit=3_000)
     assert result.violation is None, told(result, handoff)
 
 

@@ -246,7 +246,7 @@ def test_bits_do_not_depend_on_the_maxima(small_chunks, dtype):
 
 def test_many_requests_of_many_lengths(small_chunks):
     """More tiles than requests, and more requests than a power of two."""
-    case = batch([(3 * n % 70, 1 + 7 * n % 19) for n in range(17)], 3, 1)
+    case = batch([(3 * n % 70, 1 + 7 * n % 19) for n in range(37)], 3, 1)
     assert_close(case.run(), case.expected(), F32)
 
 
