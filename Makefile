@@ -9,6 +9,8 @@ MODELS := $(addprefix build/models/,tiny-qwen3-float32 tiny-qwen3-bfloat16 smoll
 
 .PHONY: setup system tree patches models test demo pair check-protocol simulate sweep soak side-by-side benchmark pr rebase clean
 .DELETE_ON_ERROR:
+# SGLang's imports take 30 s of CPU from source and 12 s compiled, and tests start hundreds of processes
+unexport PYTHONDONTWRITEBYTECODE
 
 setup: system tree models
 

@@ -4,6 +4,7 @@ Some of SGLang's modules read the environment when they are imported, and each s
 written down: only a server that would have read the same may be forked, see `fits`.
 """
 
+import gc
 import os
 import pathlib
 import sys
@@ -19,6 +20,7 @@ _FOLDERS = _ENV["PYTHONPATH"].split(os.pathsep)
 os.environ |= _ENV
 sys.path[1:1] = _FOLDERS
 
+gc.disable()  # a fifth of the time: there is nothing to collect yet
 with Reads() as _others:
     import aiohttp  # noqa: F401
     import compressed_tensors  # noqa: F401
@@ -52,6 +54,7 @@ with Reads() as _sglangs:
     import sglang.srt.managers.scheduler  # noqa: F401
 
 warnings.showwarning = _show
+gc.enable()
 if "prometheus_client" in sys.modules:
     raise RuntimeError("prometheus_client is imported: it keeps the folder of its figures from then on")
 
