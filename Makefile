@@ -7,7 +7,7 @@ REQUIREMENTS := $(VENV)/requirements-$(shell sha256sum cpu/requirements.txt | cu
 FORK := $(VENV)/fork-installed
 MODELS := $(addprefix build/models/,tiny-qwen3-float32 tiny-qwen3-bfloat16 smollm2-135m-instruct)
 
-.PHONY: setup system tree patches models test demo pair check-protocol simulate sweep soak side-by-side benchmark pr rebase clean
+.PHONY: setup system tree patches models test demo pair check-protocol simulate sweep agreement soak side-by-side benchmark pr rebase clean
 .DELETE_ON_ERROR:
 # SGLang's imports take 30 s of CPU from source and 12 s compiled, and tests start hundreds of processes
 unexport PYTHONDONTWRITEBYTECODE
@@ -54,8 +54,11 @@ build/models/smollm2-135m-instruct/model.safetensors: cpu/models/smollm2.py | $(
 	@echo "== Model $(@D)"
 	$(BIN)/python $< $(@D)
 
-# two at a time: those with real servers mostly wait. Only files that have such tests are read for them
-REAL := $$(grep -rl "mark\.real" test --include="test_*.py" | sort)
+# two at a time: those with real servers mostly wait. The longest files first, or the last would run alone for minutes. Only
+# files that have such tests are read for them
+LONG := $(patsubst %,test/%.py,srt/test_seamless_handoff $(addprefix srt/test_seamless_handoff_,network options upstream_kits off) \
+	benchmark/test_suite_real)
+REAL := $(LONG) $$(grep -rl "mark\.real" test --include="test_*.py" | sort)
 test: setup
 	$(BIN)/python -m pytest test -m "not real" -n 2 --dist worksteal
 	$(BIN)/python -m pytest $(REAL) -m "real and not alone" -n 2 --dist loadfile --no-loadscope-reorder
@@ -80,6 +83,10 @@ simulate: $(REQUIREMENTS)
 sweep: $(REQUIREMENTS)
 	$(BIN)/python -m benchmark.handoff.simulator.sweep $(ARGS)
 
+# the simulator against real workers at a stated pace: about 12 minutes
+agreement: setup
+	$(BIN)/python -m benchmark.handoff.agreement $(ARGS)
+
 # 2,000 requests with faults on real workers: about 15 minutes; SOAK="--requests 100 --seed 2" for another
 soak: setup
 	$(BIN)/python -m benchmark.handoff.soak $(SOAK)
@@ -94,4 +101,4 @@ benchmark: setup
 
 # build/tree stays: it may hold edits that `make patches` hasn't exported
 clean:
-	rm -rf $(VENV) build/models build/rig build/demo build/side_by_side build/benchmark
+	rm -rf $(VENV) build/models build/rig build/demo build/side_by_side build/benchmark build/agreement

@@ -155,7 +155,8 @@ def test_a_replay_leaves_the_running_request_its_slots(pair):
 def test_retraction_before_and_after_the_commit(pair):
     """The pool runs full: D retracts a request that it took over, while another waits with its KV, partly replayed."""
     before = retracted(pair)
-    running = [Asked(pair, 6500 + n, 20, 460, held=True, wait_for=1) for n in range(D_RUNNING)]
+    # together well over D's slots, also when one of the two is some tokens ahead of the other and ends first
+    running = [Asked(pair, 6500 + n, 20, 500, held=True, wait_for=1) for n in range(D_RUNNING)]
     for request in running:
         request.kv_arrives()
         request.stream.wait_for_tokens(10, timeout=60)
