@@ -83,7 +83,7 @@ simulate: $(REQUIREMENTS)
 sweep: $(REQUIREMENTS)
 	$(BIN)/python -m benchmark.handoff.simulator.sweep $(ARGS)
 
-# the simulator against real workers at a stated pace: about 12 minutes
+# the simulator against real workers at a stated pace: about 15 minutes, ARGS="--repeats 1" for half of that
 agreement: setup
 	$(BIN)/python -m benchmark.handoff.agreement $(ARGS)
 

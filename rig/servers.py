@@ -17,7 +17,7 @@ STAND_IN = ROOT / "cpu" / "stand_in"
 PLUGIN = ROOT / "rig" / "plugin"
 
 # each does nothing without a variable of its own; the same for all, because SGLang reads this one when it's imported
-PLUGINS = "transfer_hold,control_endpoint,poll_failures,wait_asleep"
+PLUGINS = "transfer_hold,control_endpoint,poll_failures,wait_asleep,paced_forward"
 HANDOFF_FLAG = "--disaggregation-seamless-handoff"
 # health check of each kind of router; the Rust one is healthy before it knows any worker, but not ready
 ROUTERS = {"sglang": "/readiness", "smg": "/readiness", "mini_lb": "/health"}

@@ -23,6 +23,7 @@ class Point:
         at_once: so many clients instead, each with one request at a time; 0: none.
         prompts, answers: see Workload.
         max_running: requests in one of D's batches.
+        pipeline: see Setup.
     """
 
     costs: Costs
@@ -35,6 +36,7 @@ class Point:
     answers: Tuple[int, int] = ANSWERS
     requests: int = 300
     max_running: int = 256
+    pipeline: int = 2
     seed: int = 11
 
     @property
@@ -72,7 +74,8 @@ def load(point: Point, mode: str, admits: bool = True) -> Load:
     world = World(
         Setup(
             point.costs, point.network, workload, prefills=point.prefills, decodes=point.decodes,
-            max_running=point.max_running, waits_for_place=True, admits=admits, patience=1e5, seed=point.seed,
+            max_running=point.max_running, waits_for_place=True, admits=admits, pipeline=point.pipeline,
+            patience=1e5, seed=point.seed,
         ),
         kept.append,
     )  # fmt: skip

@@ -1,7 +1,6 @@
 """A prefill worker: prompts in chunks, bridge steps between them, slots until D has taken over.
 
-The decisions are those of scheduler_handoff_prefill_mixin.py; prompts run one at a time. With
-SGLang's overlap loop one more forward is launched while one runs.
+The decisions are those of scheduler_handoff_prefill_mixin.py; prompts run one at a time.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from .worker import Worker
 from .workload import UNIFIED, Request
 
 FINGERPRINT = b"same-cfg"
-PIPELINE = 2  # forwards launched at most
 
 
 class PrefillWorker(Worker):
@@ -90,7 +88,7 @@ class PrefillWorker(Worker):
         self._asleep = True
         self._hear()
         self._release()
-        while len(self._launched) < PIPELINE:
+        while len(self._launched) < self.world.pipeline:
             batch = self._next_batch()
             if batch is None:
                 break

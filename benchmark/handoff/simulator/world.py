@@ -31,6 +31,7 @@ class Setup:
     max_bridges, share: the product's limits on bridging, see admission.Limits.
     admits: whether P looks at these, at the prompts that wait and at D's load, as the product does. Else it
         bridges every request, and takes a step after every chunk of a prompt.
+    pipeline: forwards of a prefill worker launched at most: two with SGLang's overlap loop, one with its plain one.
     patience: a request that is still on a worker so long after its arrival never ends (s).
     """
 
@@ -49,6 +50,7 @@ class Setup:
     max_bridges: int = 32
     share: float = 0.02
     admits: bool = True
+    pipeline: int = 2
     patience: float = 600.0
     seed: int = 0
 
@@ -58,7 +60,7 @@ class World:
 
     def __init__(self, setup: Setup, on_end: Optional[Callable[[Request], None]] = None) -> None:
         self.costs, self.network, self.timing = setup.costs, setup.network, setup.timing
-        self.waits_for_place = setup.waits_for_place
+        self.waits_for_place, self.pipeline = setup.waits_for_place, setup.pipeline
         self.max_running, self.rates = setup.max_running, setup.rates
         self.limits = admission.Limits(setup.max_bridge, setup.max_bridges, setup.share, setup.admits)
         self.clock, self.rng = Clock(), random.Random(setup.seed)

@@ -4,7 +4,6 @@ from collections import Counter
 
 import pytest
 
-from benchmark.handoff.simulator import agreement
 from benchmark.handoff.simulator.costs import H20_EAGER_16, H200_EAGER_16, Network
 from benchmark.handoff.simulator.decode_worker import DecodeWorker
 from benchmark.handoff.quantile import quantile
@@ -89,14 +88,3 @@ def test_no_more_run_than_there_are_places(monkeypatch, mode):
     monkeypatch.setattr(DecodeWorker, "_join_batch", join)
     load(grid.Cell(H20_EAGER_16, 0.7, 12.5, 512, (128, 256), places=8, requests=60).point, mode)
     assert max(batches) == 8
-
-
-# ------------------------------------------------------------------------ the CPU rig
-@pytest.mark.parametrize("at_once", [1, 8])
-def test_PD_on_the_rig_is_predicted_where_the_link_decides(at_once):
-    measured = agreement.MEASURED[at_once, PD]["TTFT p50"]
-    assert agreement.simulated(at_once, PD)["TTFT p50"] == pytest.approx(measured, rel=0.15)
-
-
-def test_the_rigs_link_takes_as_long_as_the_rig_says():
-    assert 900 * agreement.TinyModel().kv_token_bytes / agreement.RIG_NETWORK.kv_rate == pytest.approx(0.37, abs=0.005)
