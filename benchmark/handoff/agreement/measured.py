@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from benchmark.handoff.side_by_side import load
 from benchmark.handoff.side_by_side.figures import Block
+from benchmark.handoff.side_by_side.setups import random_prompts
 from benchmark.handoff.simulator.workload import HANDOFF
 from rig import servers, stack
 
@@ -54,16 +55,11 @@ def ask(pair: stack.Pair, arm: str, point: Point, seed: int) -> Block:
     """
     pair.set_link(point.link_mbit)
     asked = load.Arm(arm, pair.url, (pair.prefill.url, pair.decode.url))
-    load.ask(asked, _prompts(-1 - seed, WARM_UP), point.new_tokens, WARM_UP)
-    block = load.ask(asked, _prompts(seed, point.requests), point.new_tokens, point.clients)
+    load.ask(asked, random_prompts(PROMPT, -1 - seed, WARM_UP), point.new_tokens, WARM_UP)
+    block = load.ask(asked, random_prompts(PROMPT, seed, point.requests), point.new_tokens, point.clients)
     if min(request.itl for request in block.requests) < PACE.step:
         raise RuntimeError("decode steps are shorter than they were told to be: look for paced_forward in the workers' logs")
     return block
-
-
-def _prompts(seed: int, count: int) -> list[list[int]]:
-    rng = random.Random(seed)
-    return [[rng.randrange(10, 400) for _ in range(PROMPT)] for _ in range(count)]
 
 
 def figures_of(blocks: Sequence[Block]) -> dict[str, float | None]:
@@ -79,11 +75,9 @@ def figures_of(blocks: Sequence[Block]) -> dict[str, float | None]:
 
 def outcomes(blocks: Sequence[Block]) -> dict[str, float]:
     """Return how the requests' handoffs ended, and how many tokens P made of those that D took over, on average."""
-    records = [request.handoff for block in blocks for request in block.requests if request.handoff]
-    found: dict[str, float] = {}
-    for record in records:
-        found[record["outcome"]] = found.get(record["outcome"], 0) + 1
-    boundaries = [request.boundary for block in blocks for request in block.requests if request.boundary is not None]
+    requests = [request for block in blocks for request in block.requests]
+    found: dict[str, float] = dict(Counter(request.handoff["outcome"] for request in requests if request.handoff))
+    boundaries = [request.boundary for request in requests if request.boundary is not None]
     if boundaries:
         found["mean boundary"] = sum(boundaries) / len(boundaries)
     return found

@@ -11,7 +11,7 @@ from rig.pace import Pace
 
 ARMS = (PD, HANDOFF)
 # A decode step is four times what it takes the tiny model on two cores of a Xeon at 2.80 GHz, a prompt five times, and a
-# replay round half as long again as a step, like an eager EXTEND of the public H20 rows beside its decode step or more.
+# replay round half as long again as a step: an eager EXTEND costs more than a step on GPUs too.
 PACE = Pace(token=0.4 / 1024, extend=0.060, step=0.040, more=0.001)
 PROMPT = 1024  # tokens; also the longest prompt piece, so that each forward has one prompt, as in the simulator
 

@@ -27,7 +27,7 @@ def error(measured: float, simulated: float) -> float:
 
 
 def markdown(machine: dict, rows: Sequence[dict]) -> str:
-    """The report. Times in ms."""
+    """The report, times in ms, of PD's and the handoff's row of each point in turn."""
     text = [
         "# The simulator against real workers",
         f"`make agreement`, measured {machine['date']}: {machine['cpu']}, {machine['cores']} cores, no GPU. "
@@ -35,16 +35,13 @@ def markdown(machine: dict, rows: Sequence[dict]) -> str:
         f"{PACE.step * 1e3:g} ms a decode step and {PACE.more * 1e3:g} more for each other request in it, "
         f"a replay round at least {PACE.extend * 1e3:g}. Times in ms.",
     ]
-    for place, first in enumerate(rows):
-        if first["arm"] != PD:
-            continue
-        point = first["point"]
+    for arms in zip(rows[::2], rows[1::2]):
+        point = arms[0]["point"]
         text.append(
             f"## {point['name']}\n\n{point['clients']} clients, {point['requests']} requests, answers of "
             f"{point['new_tokens']}, a prompt's KV {point['prompt_on_link'] * 1e3:g} ms on the link, {point['places']} places on D"
         )
         lines = []
-        arms = rows[place : place + 2]
         for one in arms:
             for name, value in one["measured"].items():
                 got = one["simulated"][name]

@@ -11,6 +11,12 @@ from rig import servers
 UNIFIED, PD, HANDOFF = ARMS = ("unified", "PD", "PD + handoff")
 
 
+def random_prompts(length: int, seed: int, count: int) -> list[list[int]]:
+    """Random token ids of both models' vocabularies, `length` each, without a common beginning."""
+    rng = random.Random(seed)
+    return [[rng.randrange(10, 400) for _ in range(length)] for _ in range(count)]
+
+
 @dataclasses.dataclass(frozen=True)
 class Setup:
     """
@@ -30,9 +36,8 @@ class Setup:
     warm_up: int = 6
 
     def prompts(self, seed: int, count: int) -> list[list[int]]:
-        """Random token ids of both vocabularies, without a common beginning, the same for every arm."""
-        rng = random.Random(seed)
-        return [[rng.randrange(10, 400) for _ in range(self.prompt)] for _ in range(count)]
+        """The setup's prompts, the same for every arm."""
+        return random_prompts(self.prompt, seed, count)
 
 
 def _options(model, pause_s: float) -> servers.Options:
