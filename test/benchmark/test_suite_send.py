@@ -55,11 +55,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 reason = {"type": "length"} if n == tokens else None
                 event = {"output_ids": list(range(n)), "text": "x" * n, "meta_info": {"finish_reason": reason}}
                 self.wfile.write(b"data: " + json.dumps(event).encode() + b"\n\n")
-            self.wfile.write(b"data: [DONE]\n\n")
         except OSError:
-            pass  # the client went away
+            return  # the client went away
         finally:
             self.server.count(-1)
+        # last, so that a client that goes on at once isn't counted beside this request
+        self.wfile.write(b"data: [DONE]\n\n")
 
     def _answer(self, data, status=200):
         self.send_response(status)
