@@ -74,10 +74,13 @@ def figures_of(blocks: Sequence[Block]) -> dict[str, float | None]:
 
 
 def outcomes(blocks: Sequence[Block]) -> dict[str, float]:
-    """Return how the requests' handoffs ended, and how many tokens P made of those that D took over, on average."""
+    """Return how the requests' handoffs ended, and of those that D took over, how many tokens P made and how many rounds D
+    replayed them in, on average."""
     requests = [request for block in blocks for request in block.requests]
     found: dict[str, float] = dict(Counter(request.handoff["outcome"] for request in requests if request.handoff))
     boundaries = [request.boundary for request in requests if request.boundary is not None]
     if boundaries:
         found["mean boundary"] = sum(boundaries) / len(boundaries)
+        rounds = [request.handoff["replay_rounds"] for request in requests if request.boundary is not None]
+        found["replay rounds each"] = sum(rounds) / len(rounds)
     return found

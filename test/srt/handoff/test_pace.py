@@ -37,10 +37,14 @@ def test_D_replays_first_while_that_leaves_less():
     assert slow.seal_ahead(400) is None and slow.seal_ahead(40) is None and slow.seal_ahead(4) == 1
 
 
-def test_a_replay_that_gains_nothing_is_not_put_off():
-    """A round costs three of P's tokens however short it is: waiting makes no shorter one."""
-    assert ahead(3 * INTERVAL).seal_ahead(3) == ahead(3 * INTERVAL).seal_ahead(8) == 1
-    assert ahead(3 * INTERVAL).seal_ahead(100) is None, "but a shorter log is worth it"
+def test_rounds_that_get_no_shorter_are_not_put_off():
+    """A round costs three of P's tokens however short it is: the client would wait as long for the last of two."""
+    assert ahead(3 * INTERVAL).seal_ahead(3) == ahead(3 * INTERVAL).seal_ahead(100) == 1
+
+
+def test_a_round_that_gets_half_as_long_is_worth_another():
+    slow = ahead(0.02, per_token=0.001)  # 9 entries: 30 ms, 3 of P's tokens; 100: 121 ms, 13 of them, which take 34
+    assert slow.seal_ahead(9) == 1 and slow.seal_ahead(100) is None
 
 
 def by_steps(step, interval=INTERVAL):

@@ -17,6 +17,8 @@ ROUNDING = 0.1
 MOST_LATE = 32
 # A last round this much longer than P's next token is still as good as any.
 TOLERANCE = 1.25
+# A round before the last one is worth its time if it makes the last one shorter by as much.
+SHORTER = 0.5
 
 
 class SealNow:
@@ -45,7 +47,8 @@ class SealAhead(SealNow):
 
     The last round covers all that is here, so P is asked to stop one entry later; with messages
     under way, as many more as came too late before. While a round takes longer than P's next
-    token and would leave less to replay than it found, D replays first.
+    token, and one before it would make it much shorter, D replays first. Rounds that cost their
+    start-up, whatever their length, don't get shorter: then one has to do.
     """
 
     def __init__(self, seal_lag: int, cost: LinearCost, late: LateSeals) -> None:
@@ -71,14 +74,18 @@ class SealAhead(SealNow):
         seconds = self._cost.seconds(lag + ahead)
         if not self._interval or seconds is None:
             return super().seal_ahead(lag)
-        if lag > self.seal_lag and self._catches_up(lag, seconds):
+        if lag > self.seal_lag and self._catches_up(ahead, seconds):
             return None
         return ahead
 
-    def _catches_up(self, lag: int, seconds: float) -> bool:
-        """Whether to let P go on for now: a last round, of ``seconds``, would be waited for, and replaying first leaves less."""
-        left = seconds / self._interval + 1
-        return seconds > TOLERANCE * self._interval and left < lag / 2
+    def _catches_up(self, ahead: int, seconds: float) -> bool:
+        """Whether to let P go on for now: a last round, of ``seconds``, would be waited for, and one after a round before it
+        is much shorter."""
+        left = ceil(seconds / self._interval)
+        return (
+            seconds > TOLERANCE * self._interval
+            and self._cost.seconds(left + ahead) < SHORTER * seconds
+        )
 
 
 class SealAheadOfSteps(SealAhead):
@@ -86,7 +93,7 @@ class SealAheadOfSteps(SealAhead):
 
     asks_in_flight = True  # the next step is launched before the last one ends, so there is always one
 
-    def _catches_up(self, lag: int, seconds: float) -> bool:
+    def _catches_up(self, ahead: int, seconds: float) -> bool:
         return self._cost.seconds(1) * TOLERANCE < self._interval
 
 
