@@ -36,6 +36,7 @@ class PrefillWorker(Worker):
     def submit(self, request: Request) -> None:
         """The router's copy of the request. It waits for D's transfer metadata."""
         self._bootstrap[request.id] = request
+        request.p_came_at = self.clock.now
         if request.ready or request.mode == UNIFIED:
             self._bootstrapped(request)
 
@@ -47,6 +48,8 @@ class PrefillWorker(Worker):
 
     def _bootstrapped(self, request: Request) -> None:
         del self._bootstrap[request.id]
+        # in a forward the loop sees it when that has ended
+        self.bridges.bootstrap_took(self.clock.now - request.p_came_at, at_most=bool(self._launched))
         self._waiting.append(request)
         self.wake()
 
@@ -194,25 +197,41 @@ class PrefillWorker(Worker):
         self.table.send(session, machine.start(self.table.now, first, self._end_of(request, 1)))
 
     def _bridge_tokens(self, request: Request) -> int:
-        now, chunk = self.table.now, self.world.costs.chunk
-        self.bridges.transfers.begins(now, request.nonce, (request.prompt - 1) % chunk + 1)
+        chunk = self.world.costs.chunk
+        self.bridges.transfers.begins(self.table.now, request.nonce, (request.prompt - 1) % chunk + 1)
+        refusal = self._why_not_bridge(request)
+        if refusal == admission.ADMITTED:
+            return self.bridges.limits.tokens
+        self.world.count["not bridged: " + refusal] += 1
+        return 1
+
+    def _why_not_bridge(self, request: Request) -> str:
         waiting = sum(r.prompt for r in self._waiting)
         # Launched already, when the result of this request's last chunk is read.
         waiting += sum(tokens for r, tokens, _ in self._launched if r is not None)
         if self._chunked is not None:
             waiting += self._chunked.prompt - self._chunked.computed
-        bridging = sum(s.machine.state in OPEN_STATES for s in self.table)
-        refusal = self.bridges.refusal(now, request.nonce, waiting, bridging, request.worth)
-        if refusal == admission.ADMITTED:
-            return self.bridges.limits.tokens
-        self.world.count["not bridged: " + refusal] += 1
-        return 1
+        bridging = sum(s.machine.state in OPEN_STATES and s.request is not request for s in self.table)
+        coming = [(r.prompt, self.clock.now - r.p_came_at) for r in self._bootstrap.values()]
+        return self.bridges.refusal(self.table.now, request.nonce, waiting, bridging, request.worth, coming)
+
+    def _reconsider_bridges(self) -> None:
+        self.table.now = self.local()
+        for session in self.table:
+            machine = session.machine
+            if machine.state is not PrefillState.BRIDGING or machine.term > 1 or len(machine.log) + session.in_flight > 1:
+                continue
+            refusal = self._why_not_bridge(session.request)
+            if refusal != admission.ADMITTED:
+                self.world.count["not bridged: " + refusal] += 1
+                self.table.send(session, machine.stop_after(self.table.now, 0))
 
     @staticmethod
     def _end_of(request: Request, index: int) -> Optional[EndReason]:
         return request.end if index == request.length else None
 
     def _next_bridge(self, between_prompts: bool = False):
+        self._reconsider_bridges()
         sessions = [s for s in self.table if self._wants_step(s)]
         prompts_wait = between_prompts and bool(self._waiting or self._chunked)
         if not sessions or not self.bridges.may_step(self.local(), prompts_wait):

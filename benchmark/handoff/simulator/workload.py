@@ -23,7 +23,7 @@ class Request:
         "id room mode p d prompt length end arrival first stride "  # asked for
         "seen first_at last_at gap largest boundary outcome ended_at aborting "  # the client's side
         "nonce offer worth transfer "  # the wire's
-        "computed p_rows p_session p_done p_held cancelled "  # on P
+        "computed p_rows p_session p_done p_held p_came_at cancelled "  # on P
         "d_rows d_session d_state d_done owner joined ready"  # on D
     ).split()
 

@@ -173,6 +173,53 @@ def test_prompts_that_outlast_the_transfer_need_no_figure_of_a_step():
     assert found.refusal(NOW, 0, 199, 0, 0) == ADMITTED
 
 
+# ----------------------------------------------------------------- prompts that bootstrap
+USUAL = 0.030  # seconds from a prompt's coming to D's word
+
+
+def hears_of_bootstraps(*lengths):
+    found = admission(*lengths)
+    for _ in range(5):
+        found.bootstrap_took(USUAL, at_most=False)
+    return found
+
+
+# The KV is under way for 0.2 s, a prompt token takes 1 ms, a step 10 ms.
+@pytest.mark.parametrize(
+    "tokens, waited, worth, expected",
+    [
+        (250, 0.021, 0, PROMPTS_WAIT),  # in 9 ms, before the first token, and the KV has gone when its forward ends
+        (250, 0.019, 0, ADMITTED),
+        (250, 0.019, 2, PROMPTS_WAIT),  # 2 tokens would pay, 1 is all
+        (250, 0.040, 0, PROMPTS_WAIT),  # any moment now
+        (250, 0.061, 0, ADMITTED),  # D may have no room for it for long
+        (150, 0.021, 0, ADMITTED),  # the bridge goes on after it
+    ],
+)
+def test_a_prompt_that_is_about_to_come_leaves_no_time_either(tokens, waited, worth, expected):
+    assert hears_of_bootstraps(100).refusal(NOW, 0, 0, 0, worth, [(1, 0.0), (tokens, waited)]) == expected
+
+
+def test_nobody_knows_when_a_prompt_comes_before_one_has():
+    assert admission(100).refusal(NOW, 0, 0, 0, 0, [(5000, 0.0)]) == ADMITTED
+
+
+@pytest.mark.parametrize("late, usual", [(5.0, USUAL), (0.020, 0.020)], ids=["after a long forward", "sooner than usual"])
+def test_Ds_word_read_after_a_forward_came_no_later_than_that(late, usual):
+    found = hears_of_bootstraps(100)
+    for _ in range(60):
+        found.bootstrap_took(late, at_most=True)
+    about_a_step = usual - STEP
+    assert found.refusal(NOW, 0, 0, 0, 0, [(250, about_a_step - 0.001)]) == ADMITTED
+    assert found.refusal(NOW, 0, 0, 0, 0, [(250, about_a_step + 0.001)]) == PROMPTS_WAIT
+
+
+def test_a_first_word_read_after_a_forward_tells_nothing():
+    found = admission(100)
+    found.bootstrap_took(USUAL, at_most=True)
+    assert found.refusal(NOW, 0, 0, 0, 0, [(250, USUAL)]) == ADMITTED
+
+
 # --------------------------------------------------------------------------- making way
 @pytest.mark.parametrize("tokens, ends", [(150, False), (250, True)])
 def test_a_bridge_makes_way_for_a_forward_longer_than_its_transfer(tokens, ends):

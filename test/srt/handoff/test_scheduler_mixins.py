@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from sglang.srt.disaggregation.base import KVPoll
-from sglang.srt.disaggregation.handoff.admission import ADMITTED
+from sglang.srt.disaggregation.handoff.admission import ADMITTED, PROMPTS_WAIT
 from sglang.srt.disaggregation.handoff.decode_machine import DecodeState
 from sglang.srt.disaggregation.handoff.held_inputs import UPDATE_WAIT, HeldInputs
 from sglang.srt.disaggregation.handoff.messages import AbortReason, Resume, SealRequest
@@ -71,9 +71,9 @@ def test_a_log_has_room_for_t1_whatever_is_asked_for(bridge_tokens, wanted, budg
         bridges=SimpleNamespace(
             transfers=SimpleNamespace(begins=lambda *_: None), refusal=lambda *_, **__: ADMITTED, limits=SimpleNamespace(tokens=bridge_tokens)
         ),
-        _prompt_tokens_waiting=lambda: 0,
+        _prompt_tokens_waiting=lambda: 0, disagg_prefill_bootstrap_queue=SimpleNamespace(queue=[]),
     )  # fmt: skip
-    made.handoff = type("Table", (list,), {"now": 1.0})()
+    made.handoff = Table()
     req = SimpleNamespace(origin_input_ids=[1, 2], start_send_idx=0, handoff_max_new_tokens=wanted)
     assert made._log_budget(req, SimpleNamespace(nonce=b"n", worth=0)) == budget
 
@@ -176,6 +176,43 @@ def test_no_step_of_before_a_seal_goes_into_the_log_that_D_has_resumed(bridged, 
     assert log.log.slice(1, 9) == [101, 102]
 
 
+@pytest.mark.parametrize(
+    "refusal, more, in_flight, resumed, closed",
+    [
+        (PROMPTS_WAIT, [], 0, False, True),
+        (ADMITTED, [], 0, False, False),
+        (PROMPTS_WAIT, [102], 0, False, False),
+        (PROMPTS_WAIT, [], 1, False, False),
+        (PROMPTS_WAIT, [], 0, True, False),
+    ],
+    ids=["refused", "admitted", "has two tokens", "its step is under way", "D has no room for it"],
+)
+def test_a_bridge_is_judged_again_until_its_first_step(bridged, refusal, more, in_flight, resumed, closed):
+    """P has read what came during the prompt's forward."""
+    made, req = bridged
+    log, said, asked = req.handoff.machine, [], []
+    for token in more:
+        log.sampled(1.0, token)
+    if resumed:
+        log.receive(1.0, SealRequest(1, b"n", 1, 0))
+        log.receive(1.0, Resume(1, b"n", 2, 2))
+    req.handoff.in_flight, req.handoff.worth = in_flight, 7
+    made.handoff = Table([req.handoff])
+    made.note_not_bridged = lambda *what: said.append(what)
+    made.bridges = SimpleNamespace(refusal=lambda *_, **figures: asked.append(figures) or refusal)
+    made._prompt_tokens_waiting = lambda: 3
+    arrived = scheduler_handoff_prefill_mixin.time.perf_counter() - 5
+    came = SimpleNamespace(origin_input_ids=[0] * 40, time_stats=SimpleNamespace(prefill_bootstrap_queue_entry_time=arrived))
+    made.disagg_prefill_bootstrap_queue = SimpleNamespace(queue=[came])
+    made._wants_step = lambda _: False
+    assert made.next_bridge_batch() is None
+    assert (log.state is PrefillState.SEALED) is closed
+    assert said == ([(req, refusal)] if closed else [])
+    for figures in asked:
+        (tokens, waited), = figures.pop("bootstrapping")
+        assert figures == {"waiting": 3, "bridging": 0, "worth": 7} and tokens == 40 and waited == pytest.approx(5, abs=1)
+
+
 def test_a_failed_transfer_is_told_to_a_P_that_was_stopped_for_good(bridged):
     """D never takes over without KV, and would wait for tokens for ever."""
     made, req = bridged
@@ -191,6 +228,9 @@ class Table(list):
     """A SessionTable that knows one nonce and one silent peer."""
 
     now = 1.0
+
+    def send(self, session, messages):
+        """Nobody hears it."""
 
     def knows(self, nonce):
         return nonce == b"known"

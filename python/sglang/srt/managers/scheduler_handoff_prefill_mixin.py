@@ -75,6 +75,9 @@ class SchedulerHandoffPrefillMixin:
     def connect_handoff_peer(self: Scheduler, req: Req) -> None:
         """The transfer metadata is here: connect to D while the prompt is computed, so that t1
         does not wait for the handshake."""
+        waited = self._bootstraps_for(req)
+        looked = time.monotonic() - waited >= self._result_at  # all the time, in no forward
+        self.bridges.bootstrap_took(waited, at_most=not looked)
         offer, _ = self._read_offer(req)
         if offer is not None:
             self.handoff.channel.connect(offer.endpoint)
@@ -107,7 +110,13 @@ class SchedulerHandoffPrefillMixin:
             room=req.bootstrap_room,
             nonce=offer.nonce,
         )
-        session = Session(req, machine, offer.endpoint, counterpart=self._decode_peer(req))
+        session = Session(
+            req,
+            machine,
+            offer.endpoint,
+            counterpart=self._decode_peer(req),
+            worth=offer.worth,
+        )
         session.record = self.new_prefill_record(req)
         self.handoff_metrics.attempt()
         self.handoff_peers.offered(session.counterpart)
@@ -133,17 +142,48 @@ class SchedulerHandoffPrefillMixin:
         self.bridges.transfers.begins(
             now, offer.nonce, len(req.origin_input_ids) - req.start_send_idx
         )
-        refusal = self.bridges.refusal(
-            now,
-            offer.nonce,
-            waiting=self._prompt_tokens_waiting(),
-            bridging=sum(s.machine.state in OPEN_STATES for s in self.handoff),
-            worth=offer.worth,
-        )
+        refusal = self._why_not_bridge(offer.nonce, offer.worth)
         if refusal == ADMITTED:
             return self.bridges.limits.tokens
         self.note_not_bridged(req, refusal)
         return 1
+
+    def _why_not_bridge(self: Scheduler, nonce: bytes, worth: int) -> str:
+        return self.bridges.refusal(
+            self.handoff.now,
+            nonce,
+            waiting=self._prompt_tokens_waiting(),
+            bridging=sum(
+                s.machine.state in OPEN_STATES and s.machine.nonce != nonce
+                for s in self.handoff
+            ),
+            worth=worth,
+            bootstrapping=[
+                (len(r.origin_input_ids), self._bootstraps_for(r))
+                for r in self.disagg_prefill_bootstrap_queue.queue
+            ],
+        )
+
+    @staticmethod
+    def _bootstraps_for(req: Req) -> float:
+        return time.perf_counter() - req.time_stats.prefill_bootstrap_queue_entry_time
+
+    def _reconsider_bridges(self: Scheduler) -> None:
+        """Requests that had come during a prompt's forward were not read when it was admitted: look again
+        before its first step. A log of two tokens costs D as long a replay round as one of twenty."""
+        self.handoff.now = time.monotonic()
+        for session in self.handoff:
+            machine = session.machine
+            if (
+                machine.state is not PrefillState.BRIDGING
+                or machine.term > 1
+                or len(machine.log) + session.in_flight > 1
+            ):
+                continue
+            refusal = self._why_not_bridge(machine.nonce, session.worth)
+            if refusal != ADMITTED:
+                self.note_not_bridged(session.request, refusal)
+                self.handoff.send(session, machine.stop_after(self.handoff.now, 0))
 
     def _read_offer(self: Scheduler, req: Req) -> Tuple[Optional[Offer], str]:
         """D's offer for this request, or None and why: it made none, or none that this side can read."""
@@ -199,6 +239,7 @@ class SchedulerHandoffPrefillMixin:
         self: Scheduler, between_prompts: bool = False
     ) -> Optional[ScheduleBatch]:
         """One decode step for every session that may generate, or None."""
+        self._reconsider_bridges()
         sessions = [s for s in self.handoff if self._wants_step(s)]
         prompts_wait = between_prompts and (
             bool(self.waiting_queue) or self.chunked_req is not None

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Hashable, Optional, Tuple
+from typing import Hashable, Optional, Sequence, Tuple
 
 from .cost import LinearCost, StepCost
 
-# A transfer that takes this many times what was expected has stalled: nobody knows when it ends.
+# What takes this many times as long as was expected has stalled: nobody knows when it ends.
 OVERDUE = 2.0
 # Seconds of idle time that P remembers: by so much bridge steps may put off a burst of prompts.
 MOST_CREDIT = 1.0
@@ -111,7 +111,7 @@ class BridgeAdmission:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.transfers = Transfers()
-        self._prompts, self._steps = LinearCost(), StepCost()
+        self._prompts, self._steps, self._bootstraps = LinearCost(), StepCost(), StepCost()
         self._credit = 0.0  # seconds of steps that P may take while prompts wait
         self._credit_at: Optional[float] = None
         self._worked = 0.0  # seconds, since then
@@ -127,17 +127,33 @@ class BridgeAdmission:
         self._steps.took(1, seconds)
         self._worked += seconds
 
+    def bootstrap_took(self, seconds: float, at_most: bool) -> None:
+        """A prompt came, and within ``seconds`` D's word where its KV goes. ``at_most``: P was in a forward meanwhile, and
+        saw it late."""
+        usual = self._bootstraps.seconds(1)
+        if not at_most or (usual is not None and seconds < usual):
+            self._bootstraps.took(1, seconds)
+
     # --------------------------------------------------------------------- decisions
-    def refusal(self, now: float, key: Hashable, waiting: int, bridging: int, worth: int) -> str:
+    def refusal(
+        self,
+        now: float,
+        key: Hashable,
+        waiting: int,
+        bridging: int,
+        worth: int,
+        bootstrapping: Sequence[Tuple[int, float]] = (),
+    ) -> str:
         """Why a request is not bridged, ``ADMITTED`` if it is.
 
-        Gain: the tokens that P can make before the transfer ends, once the prompts that wait are computed. Cost: D
+        Gain: the tokens that P can make before the transfer ends, beside the prompts that it computes meanwhile. Cost: D
         replays them while its running requests wait; ``worth`` tokens pay for that.
 
         Args:
             waiting: tokens of the prompts that P computes next, those of forwards launched already with them.
             bridging: requests that are bridged now.
             worth: as D's offer says.
+            bootstrapping: tokens of each prompt that waits for D, and for how long it has, in seconds.
         """
         if not self.limits.weighs:
             return ADMITTED
@@ -148,7 +164,11 @@ class BridgeAdmission:
             return ADMITTED
         if waiting and tokens < 1:
             return PROMPTS_WAIT
-        return DECODE_IS_BUSY if tokens < worth else ADMITTED
+        if tokens < worth:
+            return DECODE_IS_BUSY
+        if not waiting and self._prompts_come_before(now, key, max(1, worth), bootstrapping):
+            return PROMPTS_WAIT
+        return ADMITTED
 
     def makes_way(self, now: float, key: Hashable, sent: bool, tokens: int) -> bool:
         """Whether a bridge, whose KV has been ``sent`` or not, ends before a forward over ``tokens`` of prompts."""
@@ -177,6 +197,24 @@ class BridgeAdmission:
         return True
 
     # --------------------------------------------------------------------- internals
+    def _prompts_come_before(
+        self, now: float, key: Hashable, tokens: int, bootstrapping: Sequence[Tuple[int, float]]
+    ) -> bool:
+        """Whether a prompt that bootstraps will be ready before P has made ``tokens``, and outlast the transfer. D may have no
+        room for it for long: one that is overdue is not counted on."""
+        usual, step = self._bootstraps.seconds(1), self._steps.seconds(1)
+        if usual is None or step is None:
+            return False
+        for length, waited in bootstrapping:
+            ready = max(0.0, usual - waited)
+            if (
+                waited <= OVERDUE * usual
+                and ready < tokens * step
+                and self.ends_within(now + ready, key, length)
+            ):
+                return True
+        return False
+
     def _tokens_until_sent(self, now: float, key: Hashable, waiting: int) -> Optional[float]:
         remaining, step = self.transfers.remaining(now, key), self._steps.seconds(1)
         prompts = self._prompts.seconds(waiting) if waiting else 0.0

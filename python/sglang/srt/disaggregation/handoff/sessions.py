@@ -38,6 +38,7 @@ class Session:
     peer: Optional[str]  # the other side's endpoint; D learns it from Open
     heard_at: float = -inf  # seconds, when its last message was read
     in_flight: int = 0  # forwards launched for this request whose result is not seen
+    worth: int = 0  # P: tokens that a bridge must give, as D's offer says
     transfer_ended: Optional[float] = None  # P: perf_counter seconds
     kv_sent: bool = False  # P: the transfer has succeeded
     kv_seen: bool = False  # D: the prompt KV was there at an earlier look
