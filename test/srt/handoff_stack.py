@@ -131,7 +131,7 @@ def assert_empty(pair) -> None:
 
 
 def nothing_is_left(pair) -> None:
-    """End every fault of the rig; then both workers must end empty, and the next 20 requests be right."""
+    """End every fault of the rig; then both workers must end empty, and the next 20 requests be right and leave nothing."""
     if pair.control is not None:
         pair.control.set()
         pair.fail_polls(0)
@@ -139,6 +139,7 @@ def nothing_is_left(pair) -> None:
     pair.hold.release()
     assert_empty(pair)
     next_requests_are_right(pair)
+    assert_empty(pair)
 
 
 def ended_in_error(answer: client.Answer) -> bool:

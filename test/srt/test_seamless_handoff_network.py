@@ -13,19 +13,24 @@ import pytest
 from sglang.test.ci.ci_register import register_cpu_ci
 
 import handoff_stack as hs
-from handoff_stack import LEASE_S, SEAL_S, SILENCE_S
+from handoff_stack import SEAL_S, SILENCE_S
 from rig import client, idle, network, stack
 from rig.stack import Options
 
 register_cpu_ci(est_time=150, suite="stage-b-test-cpu")
 pytestmark = pytest.mark.real
 
+# Beside faults of ours and a full link, whose short queue loses messages, nothing may be heard for a second.
+LEASE_S = 2.0
 BUDGET = 64
 PAST_BUDGET = 100  # tokens of an answer that P alone can't end
 ENV = hs.SHORT_TIMES | hs.BRIDGE_ALWAYS | {
     hs.BUDGET_VARIABLE: str(BUDGET),
+    "SGLANG_DISAGGREGATION_HANDOFF_LEASE": str(LEASE_S),
     # Upstream's own ways back after a cut, sooner than by default.
     "SGLANG_FAILED_SESSION_PROBE_INTERVAL_S": "1",
+    # when a look at a transfer fails by injection on P alone, D hears of no end
+    "SGLANG_DISAGGREGATION_WAITING_TIMEOUT": "20",
     "SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE_TIMEOUT": "3",
 }
 SLACK_S = 15  # for a loaded machine, on top of a documented deadline

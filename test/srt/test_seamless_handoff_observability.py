@@ -18,10 +18,12 @@ import urllib.request
 import psutil
 import pytest
 import zmq
+from sglang.srt.disaggregation.handoff.timing import Timing
 from sglang.test.ci.ci_register import register_cpu_ci
 
 import handoff_stack as hs
 from rig import client, ports, stack
+from rig.pace import Pace
 from rig.process import Process
 from rig.stack import Options
 
@@ -32,8 +34,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 MONITORING = ROOT / "examples" / "monitoring"
 DASHBOARD = MONITORING / "grafana" / "dashboards" / "json" / "seamless-handoff-dashboard.json"
 LINK_MBIT = 40  # 900 tokens of prompt take 0.4 s
-# long enough for a slow machine not to end on P
-SAMPLING = dict(max_new_tokens=300, ignore_eos=True)
+PACE = Pace(token=0.0, extend=0.0, step=0.01, more=0.0)  # however fast the machine, P makes 40 tokens in that time
+SAMPLING = dict(max_new_tokens=100, ignore_eos=True)
+TAKES_LONGER_THAN_A_LEASE = int(Timing().lease / PACE.step) + 100  # tokens
 rids = (f"seen-{n}" for n in itertools.count())
 ids = (hs.prompt(7000 + n, 900) for n in itertools.count())
 
@@ -94,7 +97,7 @@ def pair(spans):
         port = spans.server.server_address[1]
         args += ["--enable-trace", "--otlp-traces-endpoint", f"http://127.0.0.1:{port}/v1/traces"]
         env = {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf", "SGLANG_OTLP_EXPORTER_SCHEDULE_DELAY_MILLIS": "100"}
-    options = Options(args=tuple(args), env=env)
+    options = Options(args=tuple(args), env=env | PACE.env())
     with stack.pair(
         options,
         prefill_handoff=True,
@@ -289,7 +292,7 @@ def test_a_silent_decode_worker_is_seen_on_prefill(pair):
         return hs.sample(pair.prefill, f"sglang:handoff_{name}", **labels)
 
     fired = seen("deadlines_total", deadline="lease")
-    stream = hs.bridging(pair, next(ids), rid=(rid := next(rids)), max_new_tokens=500)
+    stream = hs.bridging(pair, next(ids), rid=(rid := next(rids)), max_new_tokens=TAKES_LONGER_THAN_A_LEASE)
     assert seen("num_reqs") == 1
     with suspended(pair.decode):
         wait_until(lambda: seen("num_reqs", state="paused") == 1)
@@ -297,7 +300,7 @@ def test_a_silent_decode_worker_is_seen_on_prefill(pair):
         assert seen("deadlines_total", deadline="lease") > fired
         assert seen("num_reqs") == 1
     pair.hold.release(rid)
-    assert len(stream.result().ids) == 500
+    assert len(stream.result().ids) == TAKES_LONGER_THAN_A_LEASE
     hs.assert_empty(pair)
     assert seen("num_reqs") == 0
 

@@ -115,7 +115,8 @@ def test_behind_mini_lb(oracle, as_upstream):
 
 def test_started_as_upstream_does(oracle, as_upstream):
     """Nothing of the handoff rests on the rig's faster start."""
-    ids, sampling = hs.prompt(3210, 150), dict(max_new_tokens=200, ignore_eos=True)
+    # more than P bridges: the KV takes a second, in which a fast P would end it
+    ids, sampling = hs.prompt(3210, 150), dict(max_new_tokens=600, ignore_eos=True)
     answer = hs.generate_held(as_upstream, ids, tokens_first=8, rid=next(rids), **sampling)
     assert hs.handoff(answer)["outcome"] == "committed"
     hs.same(answer, oracle(ids, **sampling))
