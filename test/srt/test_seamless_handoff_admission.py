@@ -8,13 +8,17 @@ from sglang.test.ci.ci_register import register_cpu_ci
 import handoff_stack as hs
 from handoff_requests import Asked
 from rig import stack
+from rig.pace import Pace
 from rig.stack import Options
 
 register_cpu_ci(est_time=90, suite="stage-b-test-cpu")
 pytestmark = [pytest.mark.real, pytest.mark.alone]
 
 MAX_BRIDGES = 4
-LONG = 900  # tokens of a prompt: a forward many times as long as its transfer here
+# so that no machine is too fast to be found bridging: a token on P takes 10 ms, and a long prompt's forward many times as
+# long as its transfer
+PACE = Pace(token=0.0005, extend=0.0, step=0.01, more=0.0)
+LONG = 900  # tokens of a prompt
 TRANSFER_S = 2.0  # over a slow link
 NOT_BRIDGED = "sglang:handoff_not_bridged_total"
 
@@ -24,6 +28,7 @@ def pair(oracle):
     options = Options(
         args=("--enable-metrics",),
         env=hs.SHORT_TIMES
+        | PACE.env()
         | {"SGLANG_DISAGGREGATION_HANDOFF_MAX_BRIDGES": str(MAX_BRIDGES), hs.BUDGET_VARIABLE: "1200"},
     )
     few = ("--max-prefill-tokens", str(LONG))
