@@ -29,8 +29,6 @@ ENV = hs.SHORT_TIMES | hs.BRIDGE_ALWAYS | {
     "SGLANG_DISAGGREGATION_HANDOFF_LEASE": str(LEASE_S),
     # Upstream's own ways back after a cut, sooner than by default.
     "SGLANG_FAILED_SESSION_PROBE_INTERVAL_S": "1",
-    # when a look at a transfer fails by injection on P alone, D hears of no end
-    "SGLANG_DISAGGREGATION_WAITING_TIMEOUT": "20",
     "SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE_TIMEOUT": "3",
 }
 SLACK_S = 15  # for a loaded machine, on top of a documented deadline

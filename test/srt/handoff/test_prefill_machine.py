@@ -482,6 +482,26 @@ def test_a_side_that_ended_well_needs_no_more_words(end):
     assert end().tick(T0 + 99) == []
 
 
+@pytest.mark.parametrize("end, says", [(finished, AbortReason.TRANSFER), (aborted, AbortReason.TRANSFER), (committed, None)])
+def test_a_D_that_asks_after_the_end_waits_for_KV_and_is_told_that_it_will_not_come(end, says):
+    """Upstream's transfer may not have told it. One that has committed has all."""
+    machine = end()
+    machine.kv_failed()
+    assert machine.receive(NOW, ack(3)) == ([Abort(ROOM, NONCE, says)] if says else [])
+    assert machine.receive(NOW, abort(AbortReason.DONE)) == []
+
+
+def test_P_gives_up_a_closed_log_whose_transfer_has_failed_however_alive_D_is():
+    """D confirms all that is said, and waits for the KV."""
+    machine = sealed()
+    machine.kv_failed()
+    for late in (TIMING.silence / 3, TIMING.silence * 2 / 3, TIMING.silence - 0.01):
+        machine.receive(T0 + late, ack(3, T0 + late))
+        machine.tick(T0 + late)
+        assert machine.state is S
+    assert machine.tick(T0 + TIMING.silence) == [Abort(ROOM, NONCE, AbortReason.TRANSFER)]
+
+
 def test_an_abort_here_after_the_end_is_told_too():
     """The transfer may still be under way, and ends with it."""
     machine = finished()

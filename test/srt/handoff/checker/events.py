@@ -143,6 +143,8 @@ def _all_faults(world: World) -> Iterator[Event]:
     for number, request in enumerate(world.requests):
         if request.kv == KV_ACTIVE:
             yield ("KV fails", number)
+            if request.p_kept and world.p_awake:
+                yield ("KV fails on P", number)
         if request.d_rounds and world.d_awake:
             yield ("round fails", number)
             yield ("round fails for good", number)
@@ -371,7 +373,8 @@ _DO: Dict[str, Callable] = {
     "P has no KV slot": _set("p_pool", 0),
     "D's KV pool is full": _set("d_pool", 0),
     "D has no running slot": _set("d_slot", 0),
-    "KV fails": _on_request(_kv(KV_ACTIVE, KV_FAILED, 1)),
+    "KV fails": _on_request(schedulers.transfer_fails),
+    "KV fails on P": _on_request(schedulers.transfer_fails_on_prefill),
     "round fails": _on_request(_round_fails),
     "round fails for good": _on_request(_round_fails_for_good),
     "client aborts": _on_request(schedulers.client_aborts),

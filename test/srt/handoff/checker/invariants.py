@@ -78,6 +78,8 @@ def _may_fail(world: World, request: Request) -> bool:
     """An error is for who lost the prompt KV, or for whose rows D will never have room, and whose P did not go on to the end."""
     if not request.shown:
         return bool(request.kv_cut)  # nothing was handed over: an error as without a handoff
-    d = world.d(request)
-    p_could_go_on = world.blame < 2 and world.scenario.p_can_finish and not (d is not None and d.alone)
+    p, d = world.p(request), world.d(request)
+    # D is alone too when P has given up for want of the KV, which is no reason not to finish the answer before
+    alone = d is not None and d.alone and not (p is not None and p.abort_reason == "TRANSFER")
+    p_could_go_on = world.blame < 2 and world.scenario.p_can_finish and not alone
     return bool(request.kv_cut or request.given_up) and not p_could_go_on

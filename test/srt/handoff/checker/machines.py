@@ -135,6 +135,8 @@ class Machines:
             args = (NOW[role], self.message(args[0]))
         elif method == "sampled":
             args = (NOW[role], args[0], self._end(args[1]))
+        elif method == "kv_failed" and role == "P":
+            args = ()
         elif method in ("kv_arrived", "kv_failed", "round_done", "finished", "resume", "tick"):
             args = (NOW[role],)
         elif method in ("room_ahead", "abort", "stop_after"):

@@ -237,8 +237,28 @@ MUTANTS = (
     ),
     Mutant(
         "D waits for a transfer that was aborted on P", ("TERMINATES",),
-        on_d("if message.reason is AbortReason.CLIENT and not self.kv_here and self._aborted_on_p_at is None:", "if False:"),
+        on_d("if ends_transfer and not self.kv_here and self._aborted_on_p_at is None:", "if False:"),
         world=faults("P aborts"),
+    ),
+    Mutant(
+        "D waits for a transfer that P alone knows to have failed", ("TERMINATES",),
+        on_d("ends_transfer = message.reason in (AbortReason.CLIENT, AbortReason.TRANSFER)", "ends_transfer = message.reason is AbortReason.CLIENT"),
+        world=faults("KV fails on P"),
+    ),
+    Mutant(
+        "P, whose log is closed, waits with D for KV that will not come", ("TERMINATES",),
+        on_p("if self._kv_lost and now - self._closed_at >= self.timing.silence:", "if False:"),
+        world=faults("KV fails on P"),
+    ),
+    Mutant(
+        "P, told of the end, does not tell of a failed transfer", ("TERMINATES",),
+        on_p("            if self._kv_lost:\n                return [Abort(self.room, self.nonce, AbortReason.TRANSFER)]\n", ""),
+        world=faults("KV fails on P", **P_CAN_FINISH),
+    ),
+    Mutant(
+        "D alone does not ask after its KV", ("TERMINATES",),
+        on_d("        if now - max(self._heard_at, self._sent_at) < self.timing.silence:", "        if self.alone or now - max(self._heard_at, self._sent_at) < self.timing.silence:"),
+        world=faults("KV fails on P", "P stalls", "channel lost", "drop", number=2, budget=2),
     ),
     Mutant(
         "D does not ask after a silent P", ("TERMINATES",),

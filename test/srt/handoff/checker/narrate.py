@@ -32,6 +32,7 @@ SENTENCES = {
     "D's KV pool is full": "FAULT: D's KV pool is full",
     "D has no running slot": "FAULT: every running slot on D is taken",
     "KV fails": "FAULT: the transfer of the prompt KV fails",
+    "KV fails on P": "FAULT: the transfer fails, of which D is not told",
     "round fails": "FAULT: the replay round wrote nothing; it will be tried again",
     "round fails for good": "FAULT: the replay round wrote nothing, and will not be tried again",
     "client aborts": "FAULT: the client leaves",

@@ -8,7 +8,7 @@ from typing import FrozenSet, Optional
 ONE_MESSAGE = ("drop", "duplicate", "delay")
 NETWORK = (*ONE_MESSAGE, "channel lost")
 STALLS = ("P stalls", "D stalls")
-TRANSFER = ("KV fails",)
+TRANSFER = ("KV fails", "KV fails on P")
 SLOTS = ("P has no KV slot", "D's KV pool is full", "D has no running slot")
 REPLAY = ("round fails", "round fails for good")
 ENDS = ("client aborts", "P aborts", "P restarts", "D restarts")

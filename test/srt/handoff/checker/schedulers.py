@@ -250,6 +250,23 @@ def prefill_aborts(world: World, request: Request) -> None:
     _cut_transfer(request, by_p=True)
 
 
+def transfer_fails(world: World, request: Request) -> None:
+    """Both poll it, and P's ``handoff_keeps_prefill`` comes to know of it, if it is there to."""
+    request.kv, request.kv_cut = KV_FAILED, 1
+    _told_on_prefill(world, request)
+
+
+def transfer_fails_on_prefill(world: World, request: Request) -> None:
+    """The same, but nobody tells D."""
+    request.kv, request.kv_cut = KV_SILENT, 1
+    _told_on_prefill(world, request)
+
+
+def _told_on_prefill(world: World, request: Request) -> None:
+    if request.p and request.p_kept and world.p_awake:
+        world.call_p(request, "kv_failed")
+
+
 def _cut_transfer(request: Request, by_p: bool = False) -> None:
     if request.kv == KV_ACTIVE:
         request.kv, request.kv_cut = KV_ENDING, 1

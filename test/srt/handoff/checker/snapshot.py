@@ -48,7 +48,7 @@ class Snapshots:
         stamp = ceil(timing.lease + timing.silence)
         # Ticks after which an instant's age makes no more difference, by field.
         self.ages = {
-            "P": {"_sent_at": ceil(timing.resend), "_closed_at": ceil(timing.commit)},
+            "P": {"_sent_at": ceil(timing.resend), "_closed_at": ceil(max(timing.commit, timing.silence))},
             "D": {
                 "_sent_at": ceil(timing.silence),
                 "_asked_at": ceil(timing.seal),

@@ -172,8 +172,8 @@ class DecodeMachine:
         return ended or now - self._heard_at >= self.timing.silence
 
     def kv_lost(self, now: float) -> bool:
-        """The request was aborted on P, and its transfer with it, of which D is not told otherwise. KV that
-        was on its way before is here by the silence timeout."""
+        """The request was aborted on P, and its transfer with it, or P has given the transfer up, of which D is not
+        told otherwise. KV that was on its way before is here by the silence timeout."""
         at = self._aborted_on_p_at
         return at is not None and now - at >= self.timing.silence
 
@@ -392,7 +392,8 @@ class DecodeMachine:
 
     def _on_abort(self, now: float, message: Abort) -> List[Message]:
         """P has stopped and frees: D lives on what it has, once the KV is here. Never answered by an Abort."""
-        if message.reason is AbortReason.CLIENT and not self.kv_here and self._aborted_on_p_at is None:
+        ends_transfer = message.reason in (AbortReason.CLIENT, AbortReason.TRANSFER)
+        if ends_transfer and not self.kv_here and self._aborted_on_p_at is None:
             self._aborted_on_p_at = now
         if self.done or self.alone:
             return []
@@ -417,7 +418,7 @@ class DecodeMachine:
     def _ask_after_p(self, now: float) -> List[Message]:
         """P may have given the request up, and its transfer with it, and its Abort been lost. An Ack without a
         stamp renews no lease, and a P that has ended says so."""
-        if self.alone or now - max(self._heard_at, self._sent_at) < self.timing.silence:
+        if now - max(self._heard_at, self._sent_at) < self.timing.silence:
             return []
         self._sent_at = now
         return [Ack(self.room, self.nonce, len(self.log), 0)]

@@ -170,6 +170,8 @@ class PrefillMachine:
         if self.done:
             return []
         if self.state is PrefillState.SEALED:
+            if self._kv_lost and now - self._closed_at >= self.timing.silence:
+                return self.abort(now, AbortReason.TRANSFER)  # D waits for the KV, and answers all the while
             if now - max(self._closed_at, self._heard_stamp / 1e6) >= self.timing.commit:
                 return self.abort(now, AbortReason.TIMEOUT)
         elif now >= self.lease_end:
@@ -185,8 +187,12 @@ class PrefillMachine:
     def receive(self, now: float, message: Message) -> List[Message]:
         """A message of D with this room and nonce."""
         if self.done:
-            # D asks since our Abort was lost; an Abort is never answered by one.
-            if self.state is PrefillState.ABORTED and not isinstance(message, Abort):
+            # An Abort is never answered by one. D asks since ours was lost, or since it waits for the KV.
+            if isinstance(message, Abort) or self.state is PrefillState.COMMITTED:
+                return []
+            if self._kv_lost:
+                return [Abort(self.room, self.nonce, AbortReason.TRANSFER)]
+            if self.state is PrefillState.ABORTED:
                 return [Abort(self.room, self.nonce, self.abort_reason)]
             return []
         if isinstance(message, Ack):
