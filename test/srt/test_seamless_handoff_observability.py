@@ -18,12 +18,15 @@ import urllib.request
 import psutil
 import pytest
 import zmq
+from sglang.srt.disaggregation.handoff.decode_machine import TERMINAL_STATES as DECODE_ENDED
+from sglang.srt.disaggregation.handoff.decode_machine import DecodeState
+from sglang.srt.disaggregation.handoff.prefill_machine import TERMINAL_STATES as PREFILL_ENDED
+from sglang.srt.disaggregation.handoff.prefill_machine import PrefillState
 from sglang.srt.disaggregation.handoff.timing import Timing
 from sglang.test.ci.ci_register import register_cpu_ci
 
 import handoff_stack as hs
 from rig import client, ports, stack
-from rig.pace import Pace
 from rig.process import Process
 from rig.stack import Options
 
@@ -33,10 +36,9 @@ pytestmark = pytest.mark.real
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MONITORING = ROOT / "examples" / "monitoring"
 DASHBOARD = MONITORING / "grafana" / "dashboards" / "json" / "seamless-handoff-dashboard.json"
-LINK_MBIT = 40  # 900 tokens of prompt take 0.4 s
-PACE = Pace(token=0.0, extend=0.0, step=0.01, more=0.0)  # however fast the machine, P makes 40 tokens in that time
+LINK_MBIT = 40  # 900 tokens of prompt take 0.4 s, 40 tokens of P
 SAMPLING = dict(max_new_tokens=100, ignore_eos=True)
-TAKES_LONGER_THAN_A_LEASE = int(Timing().lease / PACE.step) + 100  # tokens
+TAKES_LONGER_THAN_A_LEASE = int(Timing().lease / hs.PACE.step) + 100  # tokens
 rids = (f"seen-{n}" for n in itertools.count())
 ids = (hs.prompt(7000 + n, 900) for n in itertools.count())
 
@@ -97,7 +99,7 @@ def pair(spans):
         port = spans.server.server_address[1]
         args += ["--enable-trace", "--otlp-traces-endpoint", f"http://127.0.0.1:{port}/v1/traces"]
         env = {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf", "SGLANG_OTLP_EXPORTER_SCHEDULE_DELAY_MILLIS": "100"}
-    options = Options(args=tuple(args), env=env | PACE.env())
+    options = Options(args=tuple(args), env=env | hs.PACE.env())
     with stack.pair(
         options,
         prefill_handoff=True,
@@ -156,6 +158,16 @@ def stages(server) -> dict[str, float]:
         if line.startswith("sglang:per_stage_req_latency_seconds_count") and 'stage="handoff' in line:
             found[re.search(r'stage="handoff_(\w+)"', line)[1]] = value
     return found
+
+
+def test_every_state_is_shown_before_a_request_was_in_it(pair):
+    for server, states, ended in (
+        (pair.prefill, PrefillState, PREFILL_ENDED),
+        (pair.decode, DecodeState, DECODE_ENDED),
+    ):
+        lines = [line for line in hs.metrics(server) if line.startswith("sglang:handoff_num_reqs{")]
+        shown = {re.search(r'state="(\w+)"', line)[1] for line in lines}
+        assert shown == {state.value for state in states if state not in ended}
 
 
 def test_metrics_agree_with_meta_info(pair):

@@ -141,9 +141,10 @@ class HandoffMetrics:
             self._labels = dict(collector.labels)
             self._families = {metric.name: self._make(metric, collector) for metric in METRICS}
         for metric, *values in series:
-            self._of(metric, *values)
             if metric is LIVE:
-                self._live[values[0]] = 0
+                self._set_live(values[0], 0)
+            else:
+                self._of(metric, *values)
 
     def _make(self, metric: Metric, collector: Any) -> Any:
         # Not at import: the main process sets PROMETHEUS_MULTIPROC_DIR after importing the scheduler.
@@ -218,10 +219,13 @@ class HandoffMetrics:
         for state in {*self._live, *numbers}:
             number = numbers.get(state, 0)
             if self._live.get(state) != number:
-                self._live[state] = number
-                series = self._of(LIVE, state)
-                if series is not None:
-                    series.set(number)
+                self._set_live(state, number)
+
+    def _set_live(self, state: str, number: int) -> None:
+        self._live[state] = number
+        series = self._of(LIVE, state)
+        if series is not None:
+            series.set(number)  # one that was never set isn't shown: /metrics shows those set most recently
 
     def deadline(self, deadline: str) -> None:
         self._add(DEADLINES, 1, deadline)
