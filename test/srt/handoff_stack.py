@@ -7,6 +7,7 @@ import re
 import urllib.request
 
 from rig import client, idle, stack
+from rig.pace import Pace
 
 # Budgets of P in tokens: with the small one the boundary is known when the transfer is held.
 BUDGET = 512
@@ -15,6 +16,9 @@ BUDGET_VARIABLE = "SGLANG_DISAGGREGATION_HANDOFF_MAX_BRIDGE_TOKENS"
 
 # A request that a test needs bridged is bridged, whatever that costs.
 BRIDGE_ALWAYS = {"SGLANG_DISAGGREGATION_HANDOFF_ADMISSION": "false"}
+
+# A token takes at least this, so that an answer isn't over on a fast machine while a test still looks at it.
+PACE = Pace(token=0.0, extend=0.0, step=0.01, more=0.0)
 
 # Deadlines for the tests of failures, in seconds: long beside a scheduler's step, short to wait for.
 LEASE_S, SEAL_S, COMMIT_S, SILENCE_S = 1.0, 1.0, 3.0, 3.0

@@ -28,7 +28,7 @@ UPSTREAMS_TIMES = {"SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT": "30"}
 @pytest.fixture(scope="module")
 def pair(oracle):
     with stack.pair(
-        Options(env=hs.SHORT_TIMES | hs.BRIDGE_ALWAYS | UPSTREAMS_TIMES | {hs.BUDGET_VARIABLE: str(BUDGET)}),
+        Options(env=hs.SHORT_TIMES | hs.BRIDGE_ALWAYS | UPSTREAMS_TIMES | {hs.BUDGET_VARIABLE: str(BUDGET)} | hs.PACE.env()),
         prefill_handoff=True,
         decode_handoff=True,
         decode_args=("--max-running-requests", str(D_RUNNING)),
@@ -156,8 +156,13 @@ def test_flush_is_refused_while_a_request_lives(pair):
     for request in phases.all():
         request.is_right()
     committed = Asked(pair, 7320, 30, BUDGET + 300, wait_for=BUDGET + 10)
-    idle.wait_idle(pair.prefill.url)
-    assert client.command(pair.decode.url, "flush_cache") == 400 and committed.runs
+    # D stands still, so that it still has the request when P is idle, however long that takes
+    assert client.command(pair.decode.url, "pause_generation", mode="in_place") == 200
+    try:
+        idle.wait_idle(pair.prefill.url)
+        assert client.command(pair.decode.url, "flush_cache") == 400 and committed.runs
+    finally:
+        assert client.command(pair.decode.url, "continue_generation") == 200
     committed.is_right()
 
 

@@ -23,7 +23,7 @@ FREE = 20  # KV slots left when D's pool is called full: fewer than a replay wan
 @pytest.fixture(scope="module")
 def pair(oracle):
     with stack.pair(
-        Options(env=hs.SHORT_TIMES | hs.BRIDGE_ALWAYS | {hs.BUDGET_VARIABLE: str(BUDGET)}),
+        Options(env=hs.SHORT_TIMES | hs.BRIDGE_ALWAYS | {hs.BUDGET_VARIABLE: str(BUDGET)} | hs.PACE.env()),
         prefill_handoff=True,
         decode_handoff=True,
         prefill_args=("--max-total-tokens", str(P_SLOTS)),

@@ -7,7 +7,6 @@ import handoff_regression
 import handoff_stack as hs
 from handoff_thresholds import CPU
 from rig import stack
-from rig.pace import Pace
 from rig.stack import Options
 
 register_cpu_ci(est_time=60, suite="stage-b-test-cpu")
@@ -15,13 +14,12 @@ pytestmark = [pytest.mark.real, pytest.mark.alone]
 
 PROMPTS, PROMPT_TOKENS = 12, 900
 LINK_MBIT = 40  # 0.4 s for a prompt's KV
-PACE = Pace(token=0.0, extend=0.0, step=0.01, more=0.0)  # at least: a fast P would end the answer in that time
 NEW_TOKENS = 96
 
 
 def test_thresholds():
     # on CPU a forward holds the scheduler's thread: the overlap loop would only read each result a step late
-    with stack.pair(Options(overlap=False, env=PACE.env()), prefill_handoff=True, decode_handoff=True) as pair:
+    with stack.pair(Options(overlap=False, env=hs.PACE.env()), prefill_handoff=True, decode_handoff=True) as pair:
         pair.set_link(LINK_MBIT)
         prompts = [hs.prompt(9000 + n, PROMPT_TOKENS) for n in range(PROMPTS + 2)]
         handoff_regression.measure(pair.url, prompts[PROMPTS:], NEW_TOKENS)  # what is learned at first
