@@ -40,7 +40,7 @@ class Table(list):
 class Scheduler(SchedulerHandoffObservabilityMixin):
     def __init__(self, *machines):
         self.handoff = Table(
-            SimpleNamespace(machine=machine, record=RequestRecord("opened"), request=SimpleNamespace(rid="a"))
+            SimpleNamespace(machine=machine, record=RequestRecord("opened"), request=req("a"))
             for machine in machines
         )
         self.handoff_metrics, self.handoff_peers = Metrics(), PeerTable()
@@ -56,7 +56,7 @@ def lines(caplog, level):
 
 
 def req(rid):
-    return SimpleNamespace(rid=rid)
+    return SimpleNamespace(rid=rid, bootstrap_room=7)
 
 
 @pytest.fixture(autouse=True)
@@ -69,11 +69,11 @@ def test_each_request_has_a_line_and_each_reason_one_warning(caplog):
     for rid, reason in (("r1", "not_greedy"), ("r2", "not_greedy"), ("r3", "penalties")):
         scheduler.note_ordinary_path(req(rid), reason)
     assert lines(caplog, logging.DEBUG) == [
-        "Handoff of r1: none (not_greedy).", "Handoff of r2: none (not_greedy).", "Handoff of r3: none (penalties).",
+        "Handoff of r1 (room 7): none (not_greedy).", "Handoff of r2 (room 7): none (not_greedy).", "Handoff of r3 (room 7): none (penalties).",
     ]  # fmt: skip
     first, second = lines(caplog, logging.WARNING)
-    assert "r1" in first and "temperature 0" in first and "(not_greedy)" in first
-    assert "r3" in second and "(penalties)" in second
+    assert "r1 (room 7)" in first and "temperature 0" in first and "(not_greedy)" in first
+    assert "r3 (room 7)" in second and "(penalties)" in second
     assert not lines(caplog, logging.INFO)
     assert scheduler.handoff_metrics.outcomes == {"ordinary/not_greedy": 2, "ordinary/penalties": 1}
 
@@ -90,16 +90,16 @@ def test_failures_are_named_at_info_and_busy_reasons_are_not(caplog):
     scheduler.note_handoff_end(req("r2"), FAILED, "not_opened")
     scheduler.note_handoff_end(req("r3"), FAILED, "client")
     scheduler.note_handoff_end(req("r4"), COMMITTED)
-    assert lines(caplog, logging.INFO) == ["Handoff of r1: failed (transfer)."]
+    assert lines(caplog, logging.INFO) == ["Handoff of r1 (room 7): failed (transfer)."]
     assert lines(caplog, logging.DEBUG) == [
-        "Handoff of r2: failed (not_opened).", "Handoff of r3: failed (client).", "Handoff of r4: committed.",
+        "Handoff of r2 (room 7): failed (not_opened).", "Handoff of r3 (room 7): failed (client).", "Handoff of r4 (room 7): committed.",
     ]  # fmt: skip
     assert [line.split("(")[-1].split(")")[0] for line in lines(caplog, logging.WARNING)] == ["transfer", "not_opened"]
 
 
 def test_a_request_that_is_not_bridged_has_a_line_and_no_warning(caplog):
     Scheduler().note_not_bridged(req("r1"), "prompts_wait")
-    assert lines(caplog, logging.DEBUG) == ["Handoff of r1: the first token alone (prompts_wait)."]
+    assert lines(caplog, logging.DEBUG) == ["Handoff of r1 (room 7): the first token alone (prompts_wait)."]
     assert not lines(caplog, logging.WARNING)
 
 
@@ -131,7 +131,7 @@ def test_silence_on_decode_is_a_deadline(caplog):
     for session in scheduler.handoff:
         scheduler.note_handoff_silence(session)
     assert scheduler.handoff_metrics.deadlines == ["silence"]
-    assert lines(caplog, logging.INFO) == ["Handoff of a: the silence deadline has fired."]
+    assert lines(caplog, logging.INFO) == ["Handoff of a (room 7): the silence deadline has fired."]
 
 
 def test_an_abort_on_prefill_that_takes_the_kv_with_it_is_silence_in_the_end():

@@ -269,7 +269,7 @@ class SchedulerHandoffDecodeMixin(SchedulerHandoffReplayMixin):
         # P may have ended sooner than it was asked to, with its last entry replayed already.
         self.free_handoff_kv(req, written)
         assert kv.kv_committed_len == kv.kv_allocated_len == written, (
-            f"handoff commit of {req.rid}: KV rows {kv.kv_committed_len}, expected {written}"
+            f"handoff commit of {req.rid} (room {req.bootstrap_room}): KV rows {kv.kv_committed_len}, expected {written}"
         )
         decode_req.is_rebootstrap = True
         session.record.mark("draining")  # nothing was left to drain when the seal came

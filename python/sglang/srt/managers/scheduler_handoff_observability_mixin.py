@@ -112,7 +112,7 @@ class SchedulerHandoffObservabilityMixin:
 
     def note_handoff_deadline(self: Scheduler, session: Session, deadline: str) -> None:
         self.handoff_metrics.deadline(deadline)
-        logger.info("Handoff of %s: the %s deadline has fired.", self._handoff_req(session).rid, deadline)
+        logger.info("Handoff of %s: the %s deadline has fired.", _named(self._handoff_req(session)), deadline)
 
     def note_handoff_silence(self: Scheduler, session: Session) -> None:
         """D is about to give up a request. Count it if that is for P's silence."""
@@ -126,20 +126,20 @@ class SchedulerHandoffObservabilityMixin:
     def note_ordinary_path(self: Scheduler, req: Req, reason: str) -> None:
         """The request goes the ordinary way."""
         self.handoff_metrics.request(ORDINARY, reason)
-        logger.debug("Handoff of %s: none (%s).", req.rid, reason)
+        logger.debug("Handoff of %s: none (%s).", _named(req), reason)
         self._tell_handoff_reason_once(req, f"takes the ordinary path: {explain(reason)}", reason)
 
     def note_not_bridged(self: Scheduler, req: Req, refusal: str) -> None:
         """P logs t1 and no more. That is for its load, which changes: nobody is warned."""
         self.handoff_metrics.not_bridged(refusal)
-        logger.debug("Handoff of %s: the first token alone (%s).", req.rid, refusal)
+        logger.debug("Handoff of %s: the first token alone (%s).", _named(req), refusal)
 
     def note_handoff_end(self: Scheduler, req: Req, outcome: str, reason: str = "") -> None:
         """A handoff that had begun is over."""
         self.handoff_metrics.request(outcome, reason)
         # On P a request that D took the ordinary way has failed too: a short prompt, day in, day out.
         level = logging.INFO if outcome == FAILED and reason not in EXPECTED else logging.DEBUG
-        logger.log(level, "Handoff of %s: %s%s.", req.rid, outcome, f" ({reason})" if reason else "")
+        logger.log(level, "Handoff of %s: %s%s.", _named(req), outcome, f" ({reason})" if reason else "")
         if outcome == FAILED:
             self._tell_handoff_reason_once(req, f"was not handed off: {explain(reason)}", reason)
 
@@ -150,7 +150,7 @@ class SchedulerHandoffObservabilityMixin:
         logger.warning(
             "Handoff: request %s %s. Said once for this reason (%s); sglang:handoff_requests_total counts "
             "all, and --log-level debug names each.",
-            req.rid,
+            _named(req),
             what,
             reason,
         )
@@ -214,6 +214,11 @@ class SchedulerHandoffObservabilityMixin:
     def handoff_counterpart(host: str, port: Optional[int]) -> str:
         """A worker's name in /server_info: on D the bootstrap address of P, on P the KV socket of D."""
         return NetworkAddress(host, int(port or 0)).to_host_port_str()
+
+
+def _named(req: Req) -> str:
+    """A request in log lines. The two workers know it by other rids where the router names none, but by one room."""
+    return f"{req.rid} (room {req.bootstrap_room})"
 
 
 def _mark_known(record: RequestRecord, what: str, at: float) -> None:
