@@ -67,7 +67,7 @@ test: setup
 demo: setup
 	$(BIN)/python -m demo
 
-# a pair with the handoff, kept up to try things by hand: make pair ARGS=--off for one without
+# a pair with the handoff, kept up to try things by hand; ARGS=--help tells what else it can be
 pair: setup
 	$(BIN)/python -m rig $(ARGS)
 

@@ -27,7 +27,7 @@ LANES = {
 }
 INK, FAINT = "#222222", "#888888"
 # heights in a lane of height 1, from its bottom
-WORK_AT, TOKENS_AT, TOKEN_HEIGHT, BAR_HEIGHT, LABEL_AT = 0.24, 0.55, 0.2, 0.17, 0.81
+WORK_AT, WAIT_AT, TOKENS_AT, TOKEN_HEIGHT, BAR_HEIGHT, LABEL_AT = 0.24, 0.385, 0.55, 0.2, 0.17, 0.81
 
 
 def draw(runs: Sequence[Run], setup: str, path: pathlib.Path) -> None:
@@ -65,6 +65,7 @@ def _lane(axes: Axes, run: Run, bottom: float) -> None:
     first, last = run.tokens[0].at, run.tokens[-1].at
     axes.annotate(f"first token {first:.1f} s", (first, y), (-8, 0), ha="right", weight="bold", **style)
     axes.annotate(f"done {run.ended_at:.1f} s", (last, y), (8, 0), **style)
+    _longest_wait(axes, run, bottom + WAIT_AT)
     for worker in MADE_BY:
         _maker(axes, [token.at for token in run.tokens if token.worker == worker], worker, bottom + LABEL_AT)
     _bars(axes, run.spans.get(facts.PROMPT, []), facts.PROMPT, bottom, "prefill")
@@ -81,6 +82,17 @@ def _maker(axes: Axes, at: Sequence[float], worker: str, y: float) -> None:
     x, ha, offset = (at[-1], "right", -4) if worker == PREFILL else (at[0], "left", 0)
     style = {"ha": ha, "va": "center", "color": MADE_BY[worker], "size": 10.5, "weight": "bold"}
     axes.annotate(words, (x, y), (offset, 0), textcoords="offset points", **style)
+
+
+def _longest_wait(axes: Axes, run: Run, y: float) -> None:
+    """Draw a line under the longest time without a token, and write how long it was; nothing for a single token."""
+    pairs = list(zip(run.tokens, run.tokens[1:]))
+    if not pairs:
+        return
+    a, b = max(pairs, key=lambda pair: pair[1].at - pair[0].at)
+    axes.hlines(y, a.at, b.at, INK, linewidth=1.4)
+    style = {"ha": "left", "va": "center", "color": INK, "size": 9}
+    axes.annotate(f"longest wait {b.at - a.at:.2f} s", (b.at, y), (4, -1), textcoords="offset points", **style)
 
 
 def _ticks(axes: Axes, run: Run, middle: float, height: float) -> None:

@@ -1,5 +1,8 @@
 """The picture can be drawn with and without a handoff. Whether it's understood, only a person can tell."""
 
+import dataclasses
+
+import matplotlib.pyplot as plt
 import pytest
 
 from demo import facts, timeline
@@ -25,3 +28,13 @@ def test_the_picture_is_a_png(tmp_path, last):
     runs = [run("unified", 2.0, None, spans=PROMPT), run("PD", 3.1, 1, spans=PROMPT | TRANSFER), last]
     timeline.draw(runs, "a model", tmp_path / "timeline.png")
     assert (tmp_path / "timeline.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_longest_wait_is_written_where_it_was():
+    figure, axes = plt.subplots()
+    at = (1.0, 1.1, 1.4, 1.5)
+    timeline._longest_wait(axes, dataclasses.replace(HANDED_OFF, tokens=tuple(Token(t, 1, UNIFIED) for t in at)), 0.4)
+    (label,), (line,) = axes.texts, axes.collections
+    assert label.get_text() == "longest wait 0.30 s"
+    assert [x for x, _ in line.get_segments()[0]] == [1.1, 1.4]
+    plt.close(figure)
