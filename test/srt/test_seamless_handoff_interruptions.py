@@ -238,6 +238,15 @@ def test_room_used_again(pair):
         hs.same(ask_in_room(pair, ids, 77, max_new_tokens=30).result(), pair.oracle(ids, max_new_tokens=30, ignore_eos=True))
 
 
+def test_the_largest_room(pair):
+    """Routers draw 63 bits, but SGLang takes 64."""
+    ids, sampling = hs.prompt(7820, 600), dict(max_new_tokens=30)
+    pair.set_link(40)
+    answer = ask_in_room(pair, ids, (1 << 64) - 1, **sampling).result()
+    hs.same(answer, pair.oracle(ids, ignore_eos=True, **sampling))
+    assert hs.handoff(answer)["outcome"] in ("committed", "finished")
+
+
 def test_room_used_twice_at_once(pair):
     """Upstream's own bookkeeping is by room, so with the flag off too only one answer comes, to whichever of the prompts P
     took first, and the other request waits. Its end by an abort leaves nothing."""

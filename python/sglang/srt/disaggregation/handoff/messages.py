@@ -18,7 +18,7 @@ MAX_FRAME_BYTES = 1 << 16
 MAX_IDS_PER_APPEND = 4096
 MAX_COUNT = (1 << 31) - 1
 
-Room = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+Room = Annotated[int, msgspec.Meta(ge=0)]  # below 2**64, as upstream's, by the format
 Nonce = Annotated[bytes, msgspec.Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
 Digest = Annotated[bytes, msgspec.Meta(min_length=8, max_length=8)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
