@@ -95,7 +95,7 @@ soak: setup
 side-by-side: setup
 	$(BIN)/python -m benchmark.handoff.side_by_side $(ARGS)
 
-# the arms under several kinds of traffic: about 10 minutes; benchmark/handoff/README.md has the long form
+# the arms under several kinds of traffic: 5 to 10 minutes; benchmark/handoff/README.md has the long form
 benchmark: setup
 	$(BIN)/python -m benchmark.handoff.suite $(ARGS)
 

@@ -107,7 +107,7 @@ def test_zero_tokens_make_no_series(worker):
     assert worker.value(m.TOKENS.name, kind="bridged") is None
 
 
-@pytest.mark.parametrize("series", [mixin.PREFILL_SERIES, mixin.DECODE_SERIES, mixin.VERIFY_SERIES])
+@pytest.mark.parametrize("series", [mixin.BOTH_SERIES, mixin.PREFILL_SERIES, mixin.DECODE_SERIES, mixin.VERIFY_SERIES])
 def test_series_are_there_before_anything_has_happened(series):
     worker = Worker([*series, (m.LIVE, "relaying")])
     samples = worker.samples()

@@ -9,6 +9,7 @@ import yaml
 from sglang.srt.disaggregation.handoff import metrics as m
 from sglang.srt.disaggregation.handoff import record, stages
 from sglang.srt.disaggregation.handoff.deadlines import DECODE_DEADLINES, PREFILL_DEADLINES
+from sglang.srt.managers import scheduler_handoff_observability_mixin as mixin
 from sglang.srt.observability.req_time_stats import RequestStageConfig
 
 ROOT = Path(__file__).parents[3]
@@ -73,7 +74,7 @@ def test_alerts_name_metrics_that_there_are():
 @pytest.mark.parametrize("queries", [dashboard_queries, alert_queries])
 def test_queries_use_labels_that_there_are(queries):
     ours = {label for metric in m.METRICS for label in metric.labels}
-    known = ours | {"model_name", "engine_type", "instance", "stage", "le"}
+    known = ours | {"model_name", "engine_type", "instance", "stage", "le", "is_streaming"}
     for query in queries():
         selectors = re.findall(r"\{([^}]*)\}", query)
         labels = {label for selector in selectors for label in re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", selector)}
@@ -97,3 +98,9 @@ def test_the_dashboard_is_well_formed():
         for target in panel["targets"]:
             used = set(re.findall(r"\$(\w+)", target["expr"]))
             assert {"model_name", "instance"} <= used <= variables | {"__rate_interval", "__range"}
+
+
+@pytest.mark.parametrize("series", [mixin.BOTH_SERIES, mixin.DECODE_SERIES])
+def test_a_first_conflict_is_an_increase(series):
+    """Prometheus sees none in a series that begins with 1, and a conflict is to be alerted on once."""
+    assert "conflict" in {reason for metric, *labels in series if metric is m.REQUESTS for _, reason in [labels]}

@@ -16,7 +16,7 @@ from sglang.srt.disaggregation.handoff.decode_machine import (
     TERMINAL_STATES as DECODE_ENDED,
 )
 from sglang.srt.disaggregation.handoff.decode_machine import DecodeState
-from sglang.srt.disaggregation.handoff.messages import VERSION
+from sglang.srt.disaggregation.handoff.messages import VERSION, AbortReason
 from sglang.srt.disaggregation.handoff.metrics import (
     ATTEMPTS,
     BOUNDARY_GAP,
@@ -66,6 +66,12 @@ PREFILL_MARKS = {
     PrefillState.ABORTED: "failed",
 }
 # Shown as 0 from the start.
+FAILURES = tuple(reason.name.lower() for reason in AbortReason if reason is not AbortReason.DONE)
+BOTH_SERIES = (
+    (ATTEMPTS,),
+    *((REQUESTS, outcome, "") for outcome in (COMMITTED, FINISHED)),
+    *((REQUESTS, FAILED, reason) for reason in FAILURES),
+)
 PREFILL_SERIES = (
     (TOKENS, "bridged"),
     *((NOT_BRIDGED, reason) for reason in REFUSALS),
@@ -76,6 +82,7 @@ DECODE_SERIES = (
     (TOKENS, "replayed"),
     (BOUNDARY_GAP,),
     (REPLAY_ROUND,),
+    *((REQUESTS, ORDINARY, reason) for reason in FAILURES),  # before a token was relayed
     *((DEADLINES, name) for name in DECODE_DEADLINES),
 )
 VERIFY_SERIES = ((VERIFIED, "true"), (VERIFIED, "false"), (MARGIN,))
@@ -91,8 +98,7 @@ class SchedulerHandoffObservabilityMixin:
         self.handoff_metrics = HandoffMetrics(
             reporter.metrics_collector if reporter.current_scheduler_metrics_enabled else None,
             [
-                (ATTEMPTS,),
-                *((REQUESTS, outcome, "") for outcome in (COMMITTED, FINISHED)),
+                *BOTH_SERIES,
                 *((LIVE, state.value) for state in states if state not in ended),
                 *(DECODE_SERIES if decode else PREFILL_SERIES),
                 *(VERIFY_SERIES if decode and get_disagg().disaggregation_handoff_verify else ()),
