@@ -97,6 +97,16 @@ def test_both_pools_full(pair):
     assert 1 <= sum(failed) < len(bridging) and not failed[-1]
 
 
+def test_transfers_fail_while_the_prefill_pool_is_full(pair):
+    """P has no slot for another token, and D no KV: past the silence timeout clients are told, and P's slots are free again."""
+    bridging = [Asked(pair, 6180 + n, length, 120, held=True) for n, length in enumerate((60, 489, 489))]
+    wait_until(lambda: idle.loads(pair.prefill.url)["num_used_tokens"] == P_SLOTS)
+    for request in bridging:
+        pair.hold.fail(request.rid)
+    assert any([request.ended_early() for request in bridging])
+    Asked(pair, 6190, 125, 8).is_right()
+
+
 @pytest.mark.parametrize("tokens", [BUDGET - 4, BUDGET + 30])
 def test_decode_pool_full_at_replay(pair, tokens):
     """D gives the request back to P, which goes on: to the end, or to its budget, and then D takes over when it has room."""

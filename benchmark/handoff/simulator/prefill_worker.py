@@ -236,9 +236,8 @@ class PrefillWorker(Worker):
         prompts_wait = between_prompts and bool(self._waiting or self._chunked)
         if not sessions or not self.bridges.may_step(self.local(), prompts_wait):
             return None
-        fits = self.slots.free >= len(sessions)
-        for session in sessions:
-            if fits:
+        for number, session in enumerate(sessions):
+            if number < self.slots.free:
                 session.machine.unhold(HOLD_KV)
             else:
                 session.machine.hold(HOLD_KV)

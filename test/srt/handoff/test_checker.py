@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+import pickle
 from pathlib import Path
 
 import pytest
@@ -250,4 +251,6 @@ def test_a_scenario_says_all_that_it_is(handoff):
 
 
 def test_a_violation_names_itself():
-    assert str(Violation("ONCE", "why")) == "ONCE: why" and scenario.FAULTS
+    violation = Violation("ONCE", "why")
+    assert str(violation) == "ONCE: why" and scenario.FAULTS
+    assert str(pickle.loads(pickle.dumps(violation))) == str(violation), "the full run explores in worker processes"

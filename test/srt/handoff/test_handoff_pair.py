@@ -20,7 +20,7 @@ from sglang.srt.disaggregation.handoff.messages import (
     decode,
     encode,
 )
-from sglang.srt.disaggregation.handoff.prefill_machine import HOLD_ENGINE, PrefillState
+from sglang.srt.disaggregation.handoff.prefill_machine import HOLD_ENGINE, HOLD_KV, PrefillState
 
 
 class Pair:
@@ -254,7 +254,7 @@ def test_a_lost_entry_is_sent_again_while_new_ones_are_made(late):
 
 def test_a_P_that_must_not_generate_gives_up_what_D_will_have_no_KV_for():
     """New weights: P is stopped for good, D acknowledges its signs of life, and neither would ever end."""
-    for first in (lambda p: p.hold(HOLD_ENGINE), lambda p: p.kv_failed()):
+    for first in (lambda p: p.hold(HOLD_ENGINE), lambda p: p.kv_failed(pair.p_now)):
         pair = Pair(end=1000, p_knows_end=False)
         pair.sample(3)
         pair.deliver()
@@ -262,11 +262,36 @@ def test_a_P_that_must_not_generate_gives_up_what_D_will_have_no_KV_for():
         first(pair.p)
         pair.wait(1)
         assert not pair.p.done and not pair.d.hopeless(pair.d_now)
-        pair.p.kv_failed()
+        pair.p.kv_failed(pair.p_now)
         pair.p.hold(HOLD_ENGINE)
         pair.wait(1)
         assert pair.p.abort_reason is AbortReason.TRANSFER and pair.d.hopeless(pair.d_now)
         assert pair.client == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("knows", ["P", "D", "both"])
+def test_a_log_that_stands_still_without_the_KV_ends_though_both_sides_live(knows):
+    """P has no KV slot for another token, and nobody frees one. Each hears of the other all the while."""
+    pair = Pair(end=1000, p_knows_end=False)
+    pair.sample(3)
+    pair.deliver()
+    pair.wait(TIMING.silence)
+    if knows != "P":
+        assert pair.d.kv_failed(pair.d_now)
+    if knows != "D":
+        pair.p.kv_failed(pair.p_now)
+    pair.wait(TIMING.silence / 2)
+    pair.sample()  # a token counts anew
+    pair.deliver()
+    pair.p.hold(HOLD_KV)
+    pair.wait(TIMING.silence - 0.1)
+    pair.p.kv_failed(pair.p_now)  # as at every poll
+    assert not pair.p.done and not pair.d.hopeless(pair.d_now)
+    pair.wait(0.2)
+    assert pair.client == [1, 2, 3, 4, 5]
+    assert pair.d.hopeless(pair.d_now) or pair.p.abort_reason is AbortReason.TRANSFER
+    pair.wait(TIMING.silence)
+    assert pair.d.hopeless(pair.d_now) and (pair.p.done or knows == "D")
 
 
 def test_lost_commit_costs_P_a_resend_and_never_a_second_owner():

@@ -486,7 +486,7 @@ def test_a_side_that_ended_well_needs_no_more_words(end):
 def test_a_D_that_asks_after_the_end_waits_for_KV_and_is_told_that_it_will_not_come(end, says):
     """Upstream's transfer may not have told it. One that has committed has all."""
     machine = end()
-    machine.kv_failed()
+    machine.kv_failed(T0)
     assert machine.receive(NOW, ack(3)) == ([Abort(ROOM, NONCE, says)] if says else [])
     assert machine.receive(NOW, abort(AbortReason.DONE)) == []
 
@@ -494,12 +494,25 @@ def test_a_D_that_asks_after_the_end_waits_for_KV_and_is_told_that_it_will_not_c
 def test_P_gives_up_a_closed_log_whose_transfer_has_failed_however_alive_D_is():
     """D confirms all that is said, and waits for the KV."""
     machine = sealed()
-    machine.kv_failed()
+    machine.kv_failed(T0)
     for late in (TIMING.silence / 3, TIMING.silence * 2 / 3, TIMING.silence - 0.01):
         machine.receive(T0 + late, ack(3, T0 + late))
         machine.tick(T0 + late)
         assert machine.state is S
     assert machine.tick(T0 + TIMING.silence) == [Abort(ROOM, NONCE, AbortReason.TRANSFER)]
+
+
+def test_a_log_that_was_reopened_without_its_KV_has_a_silence_to_grow():
+    machine = sealed()
+    machine.kv_failed(T0)
+    late = T0 + TIMING.silence - 0.1
+    machine.receive(late, ack(3, late))
+    machine.receive(late, resume(2, 4))
+    assert machine.state is B and machine.tick(late + 1) != [Abort(ROOM, NONCE, AbortReason.TRANSFER)]
+    machine.sampled(late + 1, 14)
+    machine.receive(late + 1, ack(4, late + 1))
+    machine.tick(late + TIMING.silence)
+    assert not machine.done, "it has grown since"
 
 
 def test_an_abort_here_after_the_end_is_told_too():

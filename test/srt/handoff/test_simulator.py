@@ -178,7 +178,7 @@ def mutant_ignores_the_lease(monkeypatch):
 
 def mutant_generates_when_sealed(monkeypatch):
     def close(self, now, reason):
-        self.end_reason, self._closed_at = reason, now
+        self.end_reason, self._still_since = reason, now
         return self._sealed_message(now)
 
     monkeypatch.setattr(core.PrefillMachine, "_close", close)

@@ -246,9 +246,10 @@ class SchedulerHandoffPrefillMixin:
         )
         if not sessions or not self.bridges.may_step(time.monotonic(), prompts_wait):
             return None
-        enough = self._bridge_kv_fits(len(sessions))
-        for session in sessions:
-            if enough:
+        # The oldest first: one that gets to its end leaves its slots to the others.
+        fit = next((n for n in range(len(sessions), 0, -1) if self._bridge_kv_fits(n)), 0)
+        for number, session in enumerate(sessions):
+            if number < fit:
                 session.machine.unhold(HOLD_KV)
             else:
                 session.machine.hold(HOLD_KV)
@@ -404,7 +405,7 @@ class SchedulerHandoffPrefillMixin:
                 session.record.mark("kv_sent")
                 self._leave_room(req)
             else:
-                session.machine.kv_failed()
+                session.machine.kv_failed(time.monotonic())
         if session.in_flight or not session.machine.done:
             return True
         self.free_handoff_kv(req, len(req.origin_input_ids))

@@ -52,7 +52,7 @@ def ordinary(world: World) -> Iterator[Event]:
         yield ("D ticks",)
     for number, request in enumerate(world.requests):
         yield from _of_request(world, number, request)
-    if not world.p_pool:
+    if world.p_pool == 0:
         yield ("P's pool has room",)
     if not world.d_pool:
         yield ("D's pool has room",)
@@ -134,8 +134,9 @@ def _all_faults(world: World) -> Iterator[Event]:
     if world.d_awake:
         yield ("D stalls",)
     p_lives = any(request.p for request in world.requests)
-    if p_lives and world.p_pool:
+    if p_lives and world.p_pool > 0:
         yield ("P has no KV slot",)
+        yield ("P has no KV slot for good",)
     if world.d_pool:
         yield ("D's KV pool is full",)
     if world.d_slot:
@@ -143,6 +144,7 @@ def _all_faults(world: World) -> Iterator[Event]:
     for number, request in enumerate(world.requests):
         if request.kv == KV_ACTIVE:
             yield ("KV fails", number)
+            yield ("KV fails on D", number)
             if request.p_kept and world.p_awake:
                 yield ("KV fails on P", number)
         if request.d_rounds and world.d_awake:
@@ -167,7 +169,16 @@ def _quiet(world: World) -> bool:
         return False
     if world.d_awake and (world.to_d or world.d_tick):
         return False
+    if any(_has_time_for_a_step(world, request) for request in world.requests):
+        return False
     return not world.d_awake or _seen_all(world)
+
+
+def _has_time_for_a_step(world: World, request) -> bool:
+    """P has other things to do, but makes a token before a silence is over, early enough for it to be sent twice."""
+    if not (request.p and request.p_kept and world.p_awake and world.p_pool > 0 and world.p(request).may_generate):
+        return False
+    return world.p(request).runs_out or bool(request.d and world.d(request).runs_out)
 
 
 def _seen_all(world: World) -> bool:
@@ -371,9 +382,11 @@ _DO: Dict[str, Callable] = {
     "P stalls": _set("p_awake", 0),
     "D stalls": _set("d_awake", 0),
     "P has no KV slot": _set("p_pool", 0),
+    "P has no KV slot for good": _set("p_pool", -1),
     "D's KV pool is full": _set("d_pool", 0),
     "D has no running slot": _set("d_slot", 0),
     "KV fails": _on_request(schedulers.transfer_fails),
+    "KV fails on D": _on_request(schedulers.transfer_fails_on_decode),
     "KV fails on P": _on_request(schedulers.transfer_fails_on_prefill),
     "round fails": _on_request(_round_fails),
     "round fails for good": _on_request(_round_fails_for_good),

@@ -28,6 +28,8 @@ def _prefix_on_p(request, p) -> None:
         raise Violation("PREFIX", f"P has logged {p.log}, which is not what the model says")
     if len(p.log) > p.budget:
         raise Violation("PREFIX", f"P has logged {len(p.log)} tokens of a budget of {p.budget}")
+    if len(p.log) >= p.budget and p.state in ("bridging", "paused"):
+        raise Violation("PREFIX", f"P's log is open, with {len(p.log)} tokens of a budget of {p.budget}")
     if p.state == "sealed" and p.closed_at != len(p.log):
         raise Violation("PREFIX", f"P is sealed at {p.closed_at} and has logged {len(p.log)}")
 

@@ -11,15 +11,18 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import msgspec
 
-from .snapshot import NOW, Snapshots
+from .snapshot import NOW, TICK, Snapshots
 
 
 class Violation(Exception):
     """An invariant does not hold; ``name`` is protocol.md's."""
 
     def __init__(self, name: str, text: str) -> None:
-        super().__init__(f"{name}: {text}")
-        self.name = name
+        super().__init__(name, text)  # so that it can be pickled, on its way from a worker process
+        self.name, self.text = name, text
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.text}"
 
 
 class NotTheSame(Exception):
@@ -36,6 +39,7 @@ class Facts(NamedTuple):
     closed_at: Optional[int]
     term: int
     abort_reason: Optional[str]
+    runs_out: bool = False  # without its KV, and two ticks later it has waited long enough for entries
     # P
     may_generate: bool = False
     budget: int = 0
@@ -135,8 +139,6 @@ class Machines:
             args = (NOW[role], self.message(args[0]))
         elif method == "sampled":
             args = (NOW[role], args[0], self._end(args[1]))
-        elif method == "kv_failed" and role == "P":
-            args = ()
         elif method in ("kv_arrived", "kv_failed", "round_done", "finished", "resume", "tick"):
             args = (NOW[role],)
         elif method in ("room_ahead", "abort", "stop_after"):
@@ -239,7 +241,9 @@ def _facts(role: str, machine: Any) -> Facts:
     reason = machine.abort_reason.name if machine.abort_reason is not None else None
     shared = (role, machine.state.value, machine.done, tuple(log.slice(1, len(log) + 1)), log.closed_at, machine.term, reason)
     if role == "P":
+        shared += (not machine.done and machine._kv_lost and now + 2 * TICK - machine._still_since >= machine.timing.silence,)
         return Facts(*shared, may_generate=machine.may_generate(now), budget=machine.budget, holds=frozenset(machine.holds))
+    shared += (machine.state.value == "relay_only" and machine.hopeless(now + 2 * TICK),)
     return Facts(
         *shared, relayed=machine.relayed, replayed=machine.replayed, alone=machine.alone,
         hopeless=machine.hopeless(now), kv_lost=machine.kv_lost(now), kv_here=machine.kv_here,

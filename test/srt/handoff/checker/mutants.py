@@ -112,7 +112,7 @@ MUTANTS = (
         world=faults("drop", "KV fails", number=2, **P_CAN_FINISH),
     ),
     Mutant(
-        "the budget does not close the log", ("TERMINATES",),
+        "the budget does not close the log", ("PREFIX",),
         on_p("if end is None and start >= self.budget:", "if False:"),
         world=faults("KV fails"),
     ),
@@ -227,7 +227,7 @@ MUTANTS = (
     # ------------------------------------------------------------ ends
     Mutant(
         "a sealed P waits for D forever", ("TERMINATES",),
-        on_p("if now - max(self._closed_at, self._heard_stamp / 1e6) >= self.timing.commit:", "if False:"),
+        on_p("if now - max(self._still_since, self._heard_stamp / 1e6) >= self.timing.commit:", "if False:"),
         world=faults("D restarts"),
     ),
     Mutant(
@@ -247,8 +247,13 @@ MUTANTS = (
     ),
     Mutant(
         "P, whose log is closed, waits with D for KV that will not come", ("TERMINATES",),
-        on_p("if self._kv_lost and now - self._closed_at >= self.timing.silence:", "if False:"),
+        on_p("if self._kv_lost and now - self._still_since >= self.timing.silence:", "if False:"),
         world=faults("KV fails on P"),
+    ),
+    Mutant(
+        "P, which has no slot to go on, waits with D for KV that will not come", ("TERMINATES",),
+        on_p("if self._kv_lost and now - self._still_since", "if self.state is PrefillState.SEALED and self._kv_lost and now - self._still_since"),
+        world=faults("KV fails on P", "P has no KV slot for good", number=2),
     ),
     Mutant(
         "P, told of the end, does not tell of a failed transfer", ("TERMINATES",),
@@ -277,8 +282,13 @@ MUTANTS = (
     ),
     Mutant(
         "D relays a dead P forever", ("TERMINATES",),
-        on_d("return ended or now - self._heard_at >= self.timing.silence", "return ended"),
+        on_d("return ended or now - min(self._heard_at, self._grown_at) >= self.timing.silence", "return ended"),
         world=faults("P restarts"),
+    ),
+    Mutant(
+        "D relays forever a P that lives and has no slot to go on", ("TERMINATES",),
+        on_d("now - min(self._heard_at, self._grown_at) >=", "now - self._heard_at >="),
+        world=faults("KV fails on D", "P has no KV slot for good", number=2),
     ),
     Mutant(
         "D alone still listens to P", ("TERMINATES",),

@@ -8,11 +8,12 @@ from typing import FrozenSet, Optional
 ONE_MESSAGE = ("drop", "duplicate", "delay")
 NETWORK = (*ONE_MESSAGE, "channel lost")
 STALLS = ("P stalls", "D stalls")
-TRANSFER = ("KV fails", "KV fails on P")
+TRANSFER = ("KV fails", "KV fails on P", "KV fails on D")
 SLOTS = ("P has no KV slot", "D's KV pool is full", "D has no running slot")
+P_STANDS = ("P has no KV slot for good",)
 REPLAY = ("round fails", "round fails for good")
 ENDS = ("client aborts", "P aborts", "P restarts", "D restarts")
-FAULTS = frozenset(NETWORK + STALLS + TRANSFER + SLOTS + REPLAY + ENDS)
+FAULTS = frozenset(NETWORK + STALLS + TRANSFER + SLOTS + P_STANDS + REPLAY + ENDS)
 # Each of these leaves P able to finish the answer, also when one message is lost, doubled or late.
 P_GOES_ON = frozenset(TRANSFER + SLOTS + REPLAY)
 

@@ -29,7 +29,7 @@ def _launch(world: World, request: Request, in_flight: int) -> int:
     """The token that a step launched now will give, 0 if none is."""
     if not _wants_step(world, request, bool(in_flight)):
         return 0
-    if world.p_pool:
+    if world.p_pool > 0:
         world.call_p(request, "unhold", HOLD_KV)
     else:
         world.call_p(request, "hold", HOLD_KV)
@@ -260,6 +260,11 @@ def transfer_fails_on_prefill(world: World, request: Request) -> None:
     """The same, but nobody tells D."""
     request.kv, request.kv_cut = KV_SILENT, 1
     _told_on_prefill(world, request)
+
+
+def transfer_fails_on_decode(world: World, request: Request) -> None:
+    """The same, but nobody tells P, to which it went as it should: D has given P up by upstream's heartbeat."""
+    request.kv, request.kv_cut = KV_FAILED, 1
 
 
 def _told_on_prefill(world: World, request: Request) -> None:

@@ -25,11 +25,12 @@ FIGURES = frozenset({"rejected"})
 LOOKED_AT = {
     ("P", "_sent_at"): {"bridging", "paused", "sealed"},
     ("P", "_heard_stamp"): {"bridging", "paused", "sealed"},
-    ("P", "_closed_at"): {"sealed"},
+    ("P", "_still_since"): {"bridging", "paused", "sealed"},
     ("D", "_sent_at"): {"relaying", "relay_only", "replaying", "sealing", "finished"},
     ("D", "_asked_at"): {"sealing"},
     ("D", "_echoed_at"): {"relaying", "replaying", "sealing", "draining"},
     ("D", "_heard_at"): {"relaying", "replaying", "sealing", "draining", "relay_only", "finished"},
+    ("D", "_grown_at"): {"relay_only"},
     ("D", "_aborted_on_p_at"): {"relaying", "relay_only", "finished", "aborted"},
 }
 # Never changed after it was made, so a reference is a copy.
@@ -48,11 +49,12 @@ class Snapshots:
         stamp = ceil(timing.lease + timing.silence)
         # Ticks after which an instant's age makes no more difference, by field.
         self.ages = {
-            "P": {"_sent_at": ceil(timing.resend), "_closed_at": ceil(max(timing.commit, timing.silence))},
+            "P": {"_sent_at": ceil(timing.resend), "_still_since": ceil(max(timing.commit, timing.silence))},
             "D": {
                 "_sent_at": ceil(timing.silence),
                 "_asked_at": ceil(timing.seal),
                 "_heard_at": ceil(max(timing.silence, timing.seal)),
+                "_grown_at": ceil(timing.silence),
                 "_echoed_at": ceil(timing.lease + timing.margin),
                 "_aborted_on_p_at": ceil(timing.silence),
             },

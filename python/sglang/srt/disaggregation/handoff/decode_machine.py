@@ -123,6 +123,7 @@ class DecodeMachine:
         self.rejected: Counter[str] = Counter()
         self._rounds_to: Tuple[int, ...] = ()  # ends of the replay rounds in flight
         self._heard_at = 0.0
+        self._grown_at = 0.0  # of a log that D only relays
         self._asked_at: Optional[float] = None
         self._asked_length = 0  # at which P is asked to stop; 0: at once
         self._sent_at = 0.0
@@ -160,7 +161,7 @@ class DecodeMachine:
         """Nobody will generate the rest: the request must end in an error.
 
         Either D gave up after tokens were relayed, or it has no prompt KV and P has ended
-        its log or fallen silent, or the request was aborted on P.
+        its log or logs nothing more, or the request was aborted on P.
         """
         if self.kv_lost(now):
             return self.state is not DecodeState.FINISHED
@@ -169,7 +170,7 @@ class DecodeMachine:
         if self.state is not DecodeState.RELAY_ONLY:
             return False
         ended = self.log.complete and self.relayed == len(self.log) and not self._sealed_unasked
-        return ended or now - self._heard_at >= self.timing.silence
+        return ended or now - min(self._heard_at, self._grown_at) >= self.timing.silence
 
     def kv_lost(self, now: float) -> bool:
         """The request was aborted on P, and its transfer with it, or P has given the transfer up, of which D is not
@@ -227,7 +228,7 @@ class DecodeMachine:
             return True
         if self.state not in LISTENING_STATES or self.kv_here:
             return False
-        self.state = DecodeState.RELAY_ONLY
+        self.state, self._grown_at = DecodeState.RELAY_ONLY, now
         return True
 
     def round_started(self, last: int) -> None:
@@ -375,6 +376,7 @@ class DecodeMachine:
             self._reject("conflict")
             return self.abort(now, AbortReason.CONFLICT)
         if len(self.log) > before:
+            self._grown_at = now
             self.pace.appended(now, len(self.log) - before)
         return [*self._ack(now, message.stamp), *self._advance(now)]
 

@@ -94,7 +94,8 @@ class PrefillMachine:
         self._seal_at: Optional[int] = None
         self._sent_at = 0.0  # when what D has not confirmed was sent, or D last confirmed more
         self._kv_lost = False
-        self._closed_at = 0.0
+        # Since when the log has stood still; None while it is open and the KV may come.
+        self._still_since: Optional[float] = None
 
     # ------------------------------------------------------------------ queries
     def may_generate(self, now: float) -> bool:
@@ -140,9 +141,10 @@ class PrefillMachine:
         self._seal_at = len(self.log) + in_flight
         return self._maybe_seal(now)
 
-    def kv_failed(self) -> None:
-        """The transfer has failed: D relays what P logs, and never takes over."""
-        self._kv_lost = True
+    def kv_failed(self, now: float) -> None:
+        """The transfer has failed: D relays what P logs, and never takes over. Idempotent."""
+        if not self._kv_lost:
+            self._kv_lost, self._still_since = True, now
 
     def hold(self, why: str) -> None:
         """Stop generating until ``unhold(why)``."""
@@ -169,10 +171,10 @@ class PrefillMachine:
         """Lease, resends, deadlines."""
         if self.done:
             return []
+        if self._kv_lost and now - self._still_since >= self.timing.silence:
+            return self.abort(now, AbortReason.TRANSFER)  # D waits for KV or tokens, and answers all the while
         if self.state is PrefillState.SEALED:
-            if self._kv_lost and now - self._closed_at >= self.timing.silence:
-                return self.abort(now, AbortReason.TRANSFER)  # D waits for the KV, and answers all the while
-            if now - max(self._closed_at, self._heard_stamp / 1e6) >= self.timing.commit:
+            if now - max(self._still_since, self._heard_stamp / 1e6) >= self.timing.commit:
                 return self.abort(now, AbortReason.TIMEOUT)
         elif now >= self.lease_end:
             self.hold(HOLD_LEASE)
@@ -223,6 +225,8 @@ class PrefillMachine:
     ) -> List[Message]:
         start = len(self.log) + 1
         self.log.extend(start, (token,))
+        if self._kv_lost:
+            self._still_since = now
         if end is None and start >= self.budget:
             end = EndReason.BUDGET
         if self._acked == start - 1:
@@ -244,7 +248,7 @@ class PrefillMachine:
     def _close(self, now: float, reason: EndReason) -> List[Message]:
         self.log.close(len(self.log))
         self.state, self.end_reason = PrefillState.SEALED, reason
-        self._closed_at = now
+        self._still_since = now
         return self._sealed_message(now)
 
     def _sealed_message(self, now: float) -> List[Message]:
@@ -298,6 +302,7 @@ class PrefillMachine:
         if self.end_reason is EndReason.SEAL:
             self.end_reason = None
             self.log.reopen()
+            self._still_since = now if self._kv_lost else None
             self.state = PrefillState.PAUSED if self.holds else PrefillState.BRIDGING
         return self._resend(now)
 
