@@ -65,8 +65,8 @@ PREFILL_MARKS = {
     PrefillState.FINISHED: "finished",
     PrefillState.ABORTED: "failed",
 }
-# Shown as 0 from the start.
 FAILURES = tuple(reason.name.lower() for reason in AbortReason if reason is not AbortReason.DONE)
+# Shown as 0 from the start.
 BOTH_SERIES = (
     (ATTEMPTS,),
     *((REQUESTS, outcome, "") for outcome in (COMMITTED, FINISHED)),
