@@ -247,9 +247,9 @@ class SchedulerHandoffPrefillMixin:
         if not sessions or not self.bridges.may_step(time.monotonic(), prompts_wait):
             return None
         # The oldest first: one that gets to its end leaves its slots to the others.
-        fit = next((n for n in range(len(sessions), 0, -1) if self._bridge_kv_fits(n)), 0)
+        slots = self._bridge_slots(len(sessions))
         for number, session in enumerate(sessions):
-            if number < fit:
+            if number < slots:
                 session.machine.unhold(HOLD_KV)
             else:
                 session.machine.hold(HOLD_KV)
@@ -357,13 +357,17 @@ class SchedulerHandoffPrefillMixin:
         rows = session.request.kv.kv_committed_len
         return rows == self._rows_of_log(session) + session.in_flight
 
-    def _bridge_kv_fits(self: Scheduler, slots: int) -> bool:
-        """A bridge takes no slot that the prompt being prefilled in chunks still needs."""
+    def _bridge_slots(self: Scheduler, wanted: int) -> int:
+        """How many of the ``wanted`` KV slots there are for a bridge step, 0 or less for none: it takes no slot that
+        the prompt being prefilled in chunks still needs."""
         chunked = self.chunked_req
         reserve = 0 if chunked is None else self._tokens_left(chunked)
-        return self.token_to_kv_pool_allocator.check_decode_capacity(
-            num_tokens=slots + reserve, tree_cache=self.tree_cache
-        )
+        allocator = self.token_to_kv_pool_allocator
+        if allocator.check_decode_capacity(
+            num_tokens=wanted + reserve, tree_cache=self.tree_cache
+        ):
+            return wanted
+        return allocator.available_size() - reserve  # with all evicted that could be
 
     def process_bridge_result(
         self: Scheduler, batch: ScheduleBatch, result: GenerationBatchResult
@@ -398,14 +402,13 @@ class SchedulerHandoffPrefillMixin:
         if session.transfer_ended is None:
             session.transfer_ended = time.perf_counter()
             session.kv_sent = poll == KVPoll.Success
-            self.bridges.transfers.ends(
-                time.monotonic(), session.machine.nonce, session.kv_sent
-            )
+            now = time.monotonic()
+            self.bridges.transfers.ends(now, session.machine.nonce, session.kv_sent)
             if session.kv_sent:
                 session.record.mark("kv_sent")
                 self._leave_room(req)
             else:
-                session.machine.kv_failed(time.monotonic())
+                session.machine.kv_failed(now)
         if session.in_flight or not session.machine.done:
             return True
         self.free_handoff_kv(req, len(req.origin_input_ids))
