@@ -241,10 +241,12 @@ def _facts(role: str, machine: Any) -> Facts:
     reason = machine.abort_reason.name if machine.abort_reason is not None else None
     shared = (role, machine.state.value, machine.done, tuple(log.slice(1, len(log) + 1)), log.closed_at, machine.term, reason)
     if role == "P":
-        shared += (not machine.done and machine._kv_lost and now + 2 * TICK - machine._still_since >= machine.timing.silence,)
-        return Facts(*shared, may_generate=machine.may_generate(now), budget=machine.budget, holds=frozenset(machine.holds))
-    shared += (machine.state.value == "relay_only" and machine.hopeless(now + 2 * TICK),)
+        runs_out = not machine.done and machine._kv_lost and now + 2 * TICK - machine._still_since >= machine.timing.silence
+        return Facts(
+            *shared, runs_out=runs_out, may_generate=machine.may_generate(now), budget=machine.budget, holds=frozenset(machine.holds),
+        )  # fmt: skip
+    runs_out = machine.state.value == "relay_only" and machine.hopeless(now + 2 * TICK)
     return Facts(
-        *shared, relayed=machine.relayed, replayed=machine.replayed, alone=machine.alone,
+        *shared, runs_out=runs_out, relayed=machine.relayed, replayed=machine.replayed, alone=machine.alone,
         hopeless=machine.hopeless(now), kv_lost=machine.kv_lost(now), kv_here=machine.kv_here,
     )  # fmt: skip
